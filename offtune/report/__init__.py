@@ -1,0 +1,1 @@
+"""Pure readings of what a study recorded."""

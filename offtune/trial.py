@@ -1,0 +1,210 @@
+"""The vocabulary that crosses processes: what a trial is asked to do and what came of it.
+
+Covered: plain records with JSON both ways. Not covered: any behaviour; this file imports nothing heavy, so
+that parent and child can both read it. Units are in the names: bytes, seconds, per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter
+
+DsConfig = dict[str, Any]
+Point = dict[str, Any]
+DeviceKind = Literal["cpu", "cuda"]
+Precision = Literal["bf16", "fp16", "fp32"]
+T = TypeVar("T")
+
+
+class Status(str, Enum):
+    """How a trial ended. A closed list; everything but `ok` counts as infeasible or to be repeated."""
+
+    OK = "ok"
+    OVER_BUDGET = "over_budget"
+    INVALID = "invalid"
+    OOM_GPU = "oom_gpu"
+    OOM_HOST = "oom_host"
+    TIMEOUT = "timeout"
+    DIVERGED = "diverged"
+    CRASHED = "crashed"
+    INTERRUPTED = "interrupted"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is trained; fixed within a study.
+
+    `model_config` is a Hugging Face configuration as a dict (with `model_type`); weights are random and
+    batches synthetic, always `seq_len` tokens long. `global_batch` is samples per optimizer step over all
+    `world_size` ranks. `optimizer` is one of adamw, adam, lion, adagrad.
+    """
+
+    model_name: str
+    model_config: dict[str, Any]
+    seq_len: int
+    global_batch: int
+    world_size: int
+    precision: Precision
+    optimizer: str
+    activation_checkpointing: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a point or a ds_config is judged against: workload, machine and installed software.
+
+    `parameter_numels` are elements per trainable parameter in `model.parameters()` order; `ops` are the
+    DeepSpeed ops that can be loaded here (`cpu_adam`, `fused_adam`, `async_io`, ...); `memlock_bytes` is
+    RLIMIT_MEMLOCK, None when unlimited.
+    """
+
+    workload: Workload
+    device: DeviceKind
+    parameter_numels: tuple[int, ...]
+    nvme_dir: str | None
+    ops: frozenset[str]
+    deepspeed_version: str
+    memlock_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """Everything a runner needs for one trial.
+
+    `limit_bytes` is the budget per rank less headroom, `host_limit_bytes` the same for the node's host memory.
+    `trial_dir` is scratch of this trial alone; `swap_dir` likewise for NVMe offload.
+    """
+
+    study: str
+    number: int
+    workload: Workload
+    device: DeviceKind
+    gpus: tuple[int, ...] = ()
+    ds_config: DsConfig
+    warmup_steps: int
+    steps: int
+    deadline_s: float
+    limit_bytes: int
+    host_limit_bytes: int
+    threads_per_rank: int
+    trial_dir: str
+    swap_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """Median seconds per whole optimizer step spent in each phase; `other_s` is what is left."""
+
+    forward_s: float | None = None
+    backward_s: float | None = None
+    update_s: float | None = None
+    other_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeaks:
+    """Peaks over the whole trial, in bytes; None is "cannot be measured here".
+
+    `used_device_bytes` is what the budget is compared with (maximum over ranks), `used_host_bytes` the sum
+    over the node's ranks. `device_source` says which counter `used_device_bytes` came from.
+    """
+
+    used_device_bytes: int | None = None
+    device_source: str = ""
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    used_host_bytes: int | None = None
+    pinned_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes moved during the measured steps; None with a `reason` where no counter exists."""
+
+    h2d_bytes_per_s: float | None = None
+    d2h_bytes_per_s: float | None = None
+    pcie_reason: str = ""
+    nvme_read_bytes: int | None = None
+    nvme_write_bytes: int | None = None
+    nvme_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """What one rank saw; written once, under a temporary name and then renamed.
+
+    `outcome` is what the rank itself can tell: done, or the kind of exception that ended it.
+    """
+
+    rank: int
+    outcome: Literal["done", "oom_gpu", "oom_host", "invalid", "diverged", "crashed", "bad_fork"]
+    error: str = ""
+    stage: str = ""
+    step_s: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    phases: PhaseTimes | None = None
+    memory: MemoryPeaks = field(default_factory=MemoryPeaks)
+    traffic: Traffic = field(default_factory=Traffic)
+    skipped_steps: int = 0
+    sub_groups: int | None = None
+    effective_ratio: float | None = None
+    first_step_at: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """One trial, finished one way or another; what is stored.
+
+    Throughput is the median over measured optimizer steps, barrier to barrier over all ranks. `seconds` is
+    the wall time of the whole trial, `first_step_s` from request to the end of the first optimizer step.
+    """
+
+    status: Status
+    reason: str = ""
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    step_s: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    phases: PhaseTimes | None = None
+    memory: MemoryPeaks = field(default_factory=MemoryPeaks)
+    traffic: Traffic = field(default_factory=Traffic)
+    skipped_steps: int = 0
+    sub_groups: int | None = None
+    effective_ratio: float | None = None
+    seconds: float = 0.0
+    first_step_s: float | None = None
+    start: Literal["warm", "cold", "predicted", ""] = ""
+    exit_codes: tuple[int | None, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    log_tail: str = ""
+
+
+@lru_cache(maxsize=None)
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def dump(record: object) -> str:
+    """JSON text of a record; NaN and infinity become null, as strict JSON has neither."""
+    return _adapter(type(record)).dump_json(record).decode()
+
+
+def as_dict(record: object) -> dict[str, Any]:
+    """The record as plain JSON values."""
+    plain: dict[str, Any] = _adapter(type(record)).dump_python(record, mode="json")
+    return plain
+
+
+def load(kind: type[T], text: str | bytes) -> T:
+    """A record from its JSON text. Raises pydantic.ValidationError (a ValueError) for anything else."""
+    record: T = _adapter(kind).validate_json(text)
+    return record

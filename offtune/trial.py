@@ -149,7 +149,7 @@ class RankReport:
     error: str = ""
     stage: str = ""
     step_s: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
+    losses: tuple[float | None, ...] = ()
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
@@ -173,7 +173,7 @@ class TrialResult:
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     step_s: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
+    losses: tuple[float | None, ...] = ()
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)

@@ -168,7 +168,7 @@ def _ask_driver(question: Callable[[Any], T]) -> T | None:
 
 @lru_cache(maxsize=4)
 def _nvml(pid: int) -> Any:
-    """NVML, started once in this process; None without a driver. A forked child (new `pid`) starts its own."""
+    """NVML, started once in this process; None without a driver. A forked child (new `pid`) has its own."""
     import pynvml
 
     try:

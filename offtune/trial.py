@@ -80,7 +80,9 @@ class TrialSpec:
     """Everything a runner needs for one trial.
 
     `limit_bytes` is the budget per rank less headroom, `host_limit_bytes` the same for the node's host memory.
-    `trial_dir` is scratch of this trial alone; `swap_dir` likewise for NVMe offload.
+    `ops` are the DeepSpeed ops to load before the model is built.
+    `trial_dir` is scratch of this trial alone; `swap_dir` likewise for NVMe offload. `token` is part of the
+    names DeepSpeed gives its files in /dev/shm, by which they are found and removed.
     """
 
     study: str
@@ -95,8 +97,10 @@ class TrialSpec:
     limit_bytes: int
     host_limit_bytes: int
     threads_per_rank: int
+    ops: tuple[str, ...] = ()
     trial_dir: str
     swap_dir: str | None = None
+    token: str = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

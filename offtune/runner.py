@@ -1,0 +1,225 @@
+"""Run one trial: start its ranks, watch them, end them, judge, clean up.
+
+Covered: `TrialRunner`, a callable TrialSpec -> TrialResult that raises nothing a configuration can cause.
+Not covered: which trials to run (`search.py`) and storing what came of them (`store.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from offtune import hardware, scratch
+from offtune.launch import ColdRanks, Ranks, ServerGone, WarmServer
+from offtune.trial import DeviceKind, RankReport, Status, TrialResult, TrialSpec, dump, load
+from offtune.verdict import Ending, verdict
+
+_POLL_S = 0.02
+# A rank whose partner died sits in a collective until gloo or NCCL gives up, minutes later.
+_PARTNER_GRACE_S = 5.0
+# Enough of the end of a log to hold a Python traceback through DeepSpeed.
+_LOG_TAIL_BYTES = 8_000
+_LOG_CUT_ABOVE_BYTES = 4_000_000
+# A killed process gives its device memory back within a second or so; the driver needs longer with pinned memory.
+_DEVICE_FREE_S = 60.0
+_DEVICE_TOLERANCE_BYTES = 64 * 2**20
+_RESULT_FILE = "result.json"
+
+Launch = Callable[[TrialSpec, Path], Ranks]
+
+
+class TrialRunner:
+    """Runs trials one after the other on this machine, warm where it can.
+
+    `say` gets warnings for the person. Use as a context manager: the warm server ends with it.
+    """
+
+    def __init__(self, device: DeviceKind, threads_per_rank: int, ops: Sequence[str], model_type: str,
+                 say: Callable[[str], None], *, warm: bool = True) -> None:  # fmt: skip
+        self._new_server = lambda: WarmServer(device, threads_per_rank, ops, model_type, _server_log())
+        self._say = say
+        self._warm = warm
+        self.server: WarmServer | None = self._new_server() if warm else None
+
+    def __enter__(self) -> TrialRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+    def __call__(self, spec: TrialSpec) -> TrialResult:
+        if not self._warm:
+            return run_trial(spec, ColdRanks, "cold")
+        for _ in range(2):  # a server that died is replaced; twice in one trial, and the trial runs cold
+            try:
+                result = run_trial(spec, self._warm_ranks, "warm")
+            except ServerGone:
+                self._replace_server()
+                continue
+            if not _was_bad_fork(spec):
+                return result
+            self._say("The warm server had touched the GPU before forking; trials start cold from here on (slower).")
+            self._warm = False
+            break
+        return run_trial(spec, ColdRanks, "cold")
+
+    def _warm_ranks(self, spec: TrialSpec, spec_path: Path) -> Ranks:
+        if self.server is None or not self.server.alive:
+            self._replace_server()
+        assert self.server is not None
+        return self.server.start(spec_path)
+
+    def _replace_server(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        self.server = self._new_server()
+
+
+def _server_log() -> Path:
+    folder = scratch.study_root("server")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{os.getpid()}.log"
+
+
+def run_trial(spec: TrialSpec, launch: Launch, start: str) -> TrialResult:
+    """One trial through `launch`. The result is also left as `result.json` in the trial's directory."""
+    spec_path = Path(spec.trial_dir) / "spec.json"
+    spec_path.write_text(dump(spec))
+    _forget_earlier_attempt(spec)
+    levels = {gpu: hardware.device_used_bytes(gpu) for gpu in spec.gpus}
+    requested = time.time()
+    try:
+        ending = _run(spec, launch, spec_path)
+        reports = read_reports(spec)
+        result = verdict(spec, reports, ending)
+    finally:
+        scratch.remove_swap_and_shm(spec.swap_dir, spec.token)
+    _wait_until_free(levels)
+    first_steps = [report.first_step_at for report in reports if report and report.first_step_at]
+    result = replace(
+        result,
+        start=start,
+        seconds=time.time() - requested,
+        first_step_s=max(first_steps) - requested if first_steps else None,
+        log_tail="" if result.status is Status.OK else _log_tails(spec, ending.codes),
+    )
+    _write_result(spec, result)
+    return result
+
+
+def _forget_earlier_attempt(spec: TrialSpec) -> None:
+    for name in ("rendezvous", _RESULT_FILE, *(f"rank{r}.json" for r in range(spec.workload.world_size))):
+        (Path(spec.trial_dir) / name).unlink(missing_ok=True)
+
+
+def _run(spec: TrialSpec, launch: Launch, spec_path: Path) -> Ending:
+    oom_kills = hardware.oom_kills()
+    started = time.monotonic()
+    ranks = launch(spec, spec_path)
+    try:
+        ending = _watch(spec, ranks, started + spec.deadline_s)
+    finally:
+        ranks.kill()
+    return replace(ending, oom_kills=hardware.oom_kills() - oom_kills, seconds=time.monotonic() - started)
+
+
+def _watch(spec: TrialSpec, ranks: Ranks, deadline: float) -> Ending:
+    """Look at the ranks until they have ended or must be ended."""
+    world, failed_at, host_peak = spec.workload.world_size, None, 0
+    while True:
+        codes = dict(ranks.poll())
+        host = sum(_private_bytes(pid) for rank, pid in enumerate(ranks.pids) if rank not in codes)
+        host_peak = max(host_peak, host)
+        cause = _cause(spec, codes, host, failed_at, deadline)
+        if cause:
+            ended = tuple(codes.get(rank) for rank in range(world))
+            return Ending(cause=cause, codes=ended, oom_kills=0, host_peak_bytes=host_peak, seconds=0.0)
+        if failed_at is None and any(codes.values()):
+            failed_at = time.monotonic()
+        _cut_logs(spec)
+        time.sleep(_POLL_S)
+
+
+def _cause(spec: TrialSpec, codes: dict[int, int], host: int, failed_at: float | None, deadline: float):  # type: ignore[no-untyped-def]
+    now = time.monotonic()
+    if len(codes) == spec.workload.world_size:
+        return "ended"
+    if host > spec.host_limit_bytes:
+        return "host_limit"
+    if failed_at is not None and now - failed_at > _PARTNER_GRACE_S:
+        return "partner"
+    return "deadline" if now > deadline else None
+
+
+def _private_bytes(pid: int) -> int:
+    """Resident memory of a rank less its file pages; 0 when it has just ended."""
+    try:
+        _, resident, file_backed = Path(f"/proc/{pid}/statm").read_text().split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return (int(resident) - int(file_backed)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_reports(spec: TrialSpec) -> list[RankReport | None]:
+    """Each rank's report; None where there is none or only part of one."""
+    return [_read_report(Path(spec.trial_dir) / f"rank{rank}.json") for rank in range(spec.workload.world_size)]
+
+
+def _read_report(path: Path) -> RankReport | None:
+    try:
+        return load(RankReport, path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _was_bad_fork(spec: TrialSpec) -> bool:
+    return any(report is not None and report.outcome == "bad_fork" for report in read_reports(spec))
+
+
+def _cut_logs(spec: TrialSpec) -> None:
+    """Keep only the end of a log that grows without bound; its writers append, so they go on at the new end."""
+    for rank in range(spec.workload.world_size):
+        path = Path(spec.trial_dir) / f"rank{rank}.log"
+        if path.exists() and path.stat().st_size > _LOG_CUT_ABOVE_BYTES:
+            tail = _tail(path)
+            os.truncate(path, 0)
+            with path.open("a") as log:
+                log.write(tail)
+
+
+def _log_tails(spec: TrialSpec, codes: Sequence[int | None]) -> str:
+    """The end of the log of the first rank that failed by itself, else of rank 0."""
+    rank = next((rank for rank, code in enumerate(codes) if code), 0)
+    path = Path(spec.trial_dir) / f"rank{rank}.log"
+    return _tail(path) if path.exists() else ""
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
+        return log.read(_LOG_TAIL_BYTES).decode(errors="replace")
+
+
+def _wait_until_free(levels: dict[int, int | None]) -> None:
+    """Wait until the cards are back at their level, so that the next trial does not pay for this one."""
+    give_up = time.monotonic() + _DEVICE_FREE_S
+    for gpu, level in levels.items():
+        while level is not None and time.monotonic() < give_up:
+            used = hardware.device_used_bytes(gpu)
+            if used is None or used <= level + _DEVICE_TOLERANCE_BYTES:
+                break
+            time.sleep(_POLL_S)
+
+
+def _write_result(spec: TrialSpec, result: TrialResult) -> None:
+    final = Path(spec.trial_dir) / _RESULT_FILE
+    draft = final.with_suffix(".tmp")
+    draft.write_text(dump(result))
+    draft.rename(final)

@@ -1,0 +1,69 @@
+"""Scratch of one trial: its directory, its swap directory, its names in /dev/shm; made and removed here.
+
+Covered: everything a trial leaves on disk or in shared memory, however it ended. Not covered: the study's own
+files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+_SHM = Path("/dev/shm")
+# csrc/cpu/comm/shm.cpp (DeepSpeed 0.19.8): deepspeed_allreduce_buffer_<uid>_<MASTER_ADDR>_<MASTER_PORT>_<rank>,
+# 69 MB each, never unlinked by DeepSpeed.
+_SHM_NAME = "deepspeed_allreduce_buffer_{uid}_127.0.0.1_{token}_*"
+
+
+def new_token() -> str:
+    """A name for the trial that no other trial on this machine has; digits, since it stands in for a port."""
+    return str(secrets.randbelow(10**12) + 10**12)
+
+
+def study_root(study: str) -> Path:
+    """Where the trials of a study keep their scratch: the temporary folder of this user and study."""
+    return Path(tempfile.gettempdir()) / f"offtune-{os.getuid()}" / study
+
+
+def make_trial_dir(study: str, number: int) -> Path:
+    """A new, empty directory for one trial; whatever an earlier attempt left there is removed."""
+    path = study_root(study) / f"trial-{number}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, mode=0o700)
+    return path
+
+
+def make_swap_dir(nvme_path: str, study: str, number: int) -> Path:
+    """A new, empty directory for one trial's swap files on the NVMe device."""
+    path = Path(nvme_path) / f"offtune-{study}-trial-{number}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, mode=0o700)
+    return path
+
+
+def remove_swap_and_shm(swap_dir: str | None, token: str) -> None:
+    """Remove the trial's swap files and DeepSpeed's shared buffers; what is gone already is fine."""
+    if swap_dir is not None:
+        shutil.rmtree(swap_dir, ignore_errors=True)
+    for path in shm_files(token):
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def shm_files(token: str) -> list[Path]:
+    """DeepSpeed's shared buffers of the trial with this token."""
+    return sorted(_SHM.glob(_SHM_NAME.format(uid=os.getuid(), token=token)))
+
+
+def remove_trial(trial_dir: str | None, swap_dir: str | None, token: str) -> None:
+    """Remove everything a trial left."""
+    remove_swap_and_shm(swap_dir, token)
+    if trial_dir is None:
+        return
+    shutil.rmtree(trial_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the study's folder goes with its last trial
+        Path(trial_dir).parent.rmdir()

@@ -1,0 +1,197 @@
+"""Peak memory of one rank, sampled while it trains and made exact where the kernel keeps a peak.
+
+Covered: resident memory (CPU accelerator and host side), device memory as the driver reports it (CUDA), and
+PCIe rates. Not covered: memory by phase over time. What cannot be measured is None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from offtune import hardware
+from offtune.trial import DeviceKind, MemoryPeaks, Traffic
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# 10 ms costs under 0.5 % of one core here; a step of the smallest model takes ten times that.
+_RESIDENT_INTERVAL_S = 0.01
+# NVML averages PCIe counters over 20 ms itself and one query blocks that long.
+_DRIVER_INTERVAL_S = 0.05
+
+
+def private_resident_bytes() -> int:
+    """Resident memory without file pages: the pages of shared libraries come and go at the kernel's will."""
+    _, resident, file_backed = Path("/proc/self/statm").read_text().split()[:3]
+    # statm counts shared memory as file-backed; DeepSpeed's /dev/shm buffers are real memory of ours.
+    return (int(resident) - int(file_backed)) * _PAGE_BYTES + _status_bytes("RssShmem")
+
+
+def _status_bytes(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def trim_heap() -> None:
+    """Give free heap pages back, so that a warm and a cold rank start from the same level."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def reset_kernel_peak() -> None:
+    """Restart the kernel's own high-water mark (VmHWM) of this process."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+class _Sampler(threading.Thread):
+    """Call `read` every `interval_s` until stopped; keep the maximum and the mean."""
+
+    def __init__(self, read: Callable[[], float | None], interval_s: float) -> None:
+        super().__init__(daemon=True)
+        self._read = read
+        self._interval_s = interval_s
+        self._over = threading.Event()
+        self.peak: float | None = None
+        self.total = 0.0
+        self.count = 0
+
+    def run(self) -> None:
+        while not self._over.wait(self._interval_s):
+            self.sample()
+
+    def sample(self) -> None:
+        value = self._read()
+        if value is None:
+            return
+        self.peak = value if self.peak is None else max(self.peak, value)
+        self.total += value
+        self.count += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+class ResidentMemory:
+    """Peak resident memory of this rank from its creation on, and the level it started from."""
+
+    def __init__(self) -> None:
+        trim_heap()
+        reset_kernel_peak()
+        self.level_bytes = private_resident_bytes()
+        self._sampler = _Sampler(private_resident_bytes, _RESIDENT_INTERVAL_S)
+        self._sampler.start()
+
+    def peak_bytes(self) -> int:
+        """Two lower bounds, the larger counts: the samples miss short peaks, VmHWM less the file pages of
+        the end is short by file pages that came after the peak."""
+        self._sampler.sample()
+        from_kernel = _status_bytes("VmHWM") - _status_bytes("RssFile")
+        return max(int(self._sampler.peak or 0), from_kernel)
+
+    def used_bytes(self) -> int:
+        return max(0, self.peak_bytes() - self.level_bytes)
+
+    def stop(self) -> None:
+        self._sampler.stop()
+
+
+class DriverMemory:
+    """Device memory of this rank by the driver; falls back to device use above its level at the start.
+
+    `gpu` is the NVML index of the card.
+    """
+
+    def __init__(self, gpu: int) -> None:
+        self._gpu = gpu
+        self._start_bytes = hardware.device_used_bytes(gpu)
+        self.source = "driver, this process"
+        self._sampler = _Sampler(self._read, _DRIVER_INTERVAL_S)
+        self._sampler.start()
+
+    def _read(self) -> float | None:
+        mine = hardware.process_used_bytes(self._gpu, {os.getpid()})
+        if mine is not None:
+            return float(mine)
+        whole = hardware.device_used_bytes(self._gpu)
+        if whole is None or self._start_bytes is None:
+            return None
+        self.source = "driver, device above its level before the trial"
+        return float(whole - self._start_bytes)
+
+    def now_bytes(self) -> int | None:
+        value = self._read()
+        return None if value is None else int(value)
+
+    def peak_bytes(self) -> int | None:
+        self._sampler.sample()
+        return None if self._sampler.peak is None else int(self._sampler.peak)
+
+    def stop(self) -> None:
+        self._sampler.stop()
+
+
+class LinkTraffic:
+    """Mean PCIe rates (CUDA) and bytes to and from block devices over a stretch of steps."""
+
+    def __init__(self, device: DeviceKind, gpu: int) -> None:
+        self._device = device
+        self._io_start = _io_bytes()
+        self._gpu = gpu
+        self._up = self._down = 0.0
+        self._sampler = _Sampler(self._read, _DRIVER_INTERVAL_S)
+        if device == "cuda":
+            self._sampler.start()
+
+    def _read(self) -> float | None:
+        rates = hardware.pcie_bytes_per_s(self._gpu)
+        if rates is None:
+            return None
+        self._up += rates[0]
+        self._down += rates[1]
+        return rates[0] + rates[1]
+
+    def finish(self) -> Traffic:
+        if self._device == "cuda":
+            self._sampler.stop()
+        count = self._sampler.count
+        read, write = (end - start for start, end in zip(self._io_start, _io_bytes(), strict=True))
+        return Traffic(
+            h2d_bytes_per_s=self._up / count if count else None,
+            d2h_bytes_per_s=self._down / count if count else None,
+            pcie_reason="" if count else self._why_no_pcie(),
+            nvme_read_bytes=read,
+            nvme_write_bytes=write,
+        )
+
+    def _why_no_pcie(self) -> str:
+        if self._device == "cpu":
+            return "CPU accelerator: host and device are one memory, nothing crosses a link"
+        return "the driver has no PCIe counters for this GPU"
+
+
+def _io_bytes() -> tuple[int, int]:
+    """(read, written) by this process on block devices so far, by the kernel's accounting."""
+    pairs = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(pairs["read_bytes"]), int(pairs["write_bytes"])
+
+
+def peaks(resident: ResidentMemory, driver: DriverMemory | None, allocated: int | None, reserved: int | None,
+          pinned: int | None) -> MemoryPeaks:  # fmt: skip
+    """What the budget is compared with, by device: see the design's definition of used memory."""
+    if driver is None:
+        used: int | None = resident.used_bytes()
+        source = "resident memory of the rank above its level before the model was built"
+    else:
+        used, source = driver.peak_bytes(), driver.source
+    return MemoryPeaks(
+        used_device_bytes=used,
+        device_source=source if used is not None else "",
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        used_host_bytes=resident.peak_bytes(),
+        pinned_bytes=pinned,
+    )

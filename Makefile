@@ -11,10 +11,10 @@ READY  := $(VENV)/.ready
 .PHONY: search test check lint fast clean
 
 search: $(READY)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/offtune search --budget $(BUDGET) $(ARGS)
+	$(BIN)/offtune search --budget $(BUDGET) $(ARGS)
 
 test: $(READY)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+	$(BIN)/python -m pytest
 
 # Before each commit: linters, types, and the tests that train nothing.
 check: lint fast
@@ -25,7 +25,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 fast: $(READY)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m "not train"
+	$(BIN)/python -m pytest -q -m "not train"
 
 $(READY): pyproject.toml requirements-tested.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,71 @@
+"""What all tests share: a small workload, specs for it, and a scratch folder of their own."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offtune import scratch
+from offtune.models import PRESETS
+from offtune.trial import TrialSpec, Workload
+
+os.environ.setdefault("COLUMNS", "100")
+
+
+def workload(**changes: Any) -> Workload:
+    fields: dict[str, Any] = {
+        "model_name": "llama-5m",
+        "model_config": PRESETS["llama-5m"].config,
+        "seq_len": 64,
+        "global_batch": 4,
+        "world_size": 1,
+        "precision": "bf16",
+        "optimizer": "adamw",
+        "activation_checkpointing": False,
+        "seed": 0,
+    }
+    return Workload(**{**fields, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch of trials goes under the test's own folder, so that a leftover can be seen."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> Callable[..., TrialSpec]:
+    """Builds a TrialSpec with a fresh directory; keyword arguments replace fields."""
+
+    def make(ds_config: dict[str, Any], number: int = 0, **changes: Any) -> TrialSpec:
+        fields: dict[str, Any] = {
+            "study": "test",
+            "number": number,
+            "workload": workload(),
+            "device": "cpu",
+            "ds_config": ds_config,
+            "warmup_steps": 1,
+            "steps": 3,
+            "deadline_s": 60.0,
+            "limit_bytes": 2 * 10**9,
+            "host_limit_bytes": 10**10,
+            "threads_per_rank": 1,
+            "trial_dir": str(scratch.make_trial_dir("test", number)),
+            "token": scratch.new_token(),
+        }
+        return TrialSpec(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def fake_launch() -> Callable[..., Any]:
+    """A launch function that starts `fake_rank.py` instead of the real rank."""
+    from offtune.launch import ColdRanks
+
+    program = (sys.executable, str(Path(__file__).parent / "fake_rank.py"))
+    return lambda spec, spec_path: ColdRanks(spec, spec_path, program)

@@ -1,0 +1,160 @@
+"""The JSON documents of a study, a list of studies and a trial: base units, null for unknown, strictly JSON.
+
+Covered: what `--json` prints. Not covered: deciding anything (`report.summary`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from offtune.export import portable
+from offtune.records import Run, StudyRecord
+from offtune.report.gain import Gain
+from offtune.report.summary import Summary
+from offtune.trial import Status, as_dict
+
+STUDY_SCHEMA = "offtune.study/1"
+LIST_SCHEMA = "offtune.studies/1"
+TRIAL_SCHEMA = "offtune.trial/1"
+
+
+def document(summary: Summary) -> dict[str, Any]:
+    """The study as strict JSON values: base units, null for unknown."""
+    study, best = summary.study, summary.best
+    whole = {
+        "schema": STUDY_SCHEMA,
+        **_study_head(summary),
+        "limit_bytes": summary.limits.device_bytes,
+        "host_limit_bytes": summary.limits.host_bytes,
+        "best": _best_entry(study, best) if best else None,
+        "baselines": [_gain_entry(gain) for gain in summary.gains],
+        "trials": [_trial_entry(run) for run in summary.runs],
+        "front": [run.number for run in summary.front],
+        "nearest_miss": _miss_entry(summary),
+        "infeasible_share": summary.infeasible_share,
+        "versions": _versions(summary),
+        "machine": study.settings.get("machine") or {},
+        "notes": list(study.settings.get("notes") or ()),
+    }
+    return _strict_dict(whole)
+
+
+def list_document(summaries: Iterable[Summary]) -> dict[str, Any]:
+    """All studies of a database, one short entry each."""
+    entries = [{**_study_head(one), "best": _list_best(one)} for one in summaries]
+    return _strict_dict({"schema": LIST_SCHEMA, "studies": entries})
+
+
+def trial_document(run: Run) -> dict[str, Any]:
+    """One trial in full: what was asked, what came of it, and where it ran."""
+    return _strict_dict({"schema": TRIAL_SCHEMA, **as_dict(run)})
+
+
+def _study_head(summary: Summary) -> dict[str, Any]:
+    study = summary.study
+    return {
+        "study": study.name,
+        "created_at": study.created_at,
+        "model": study.model,
+        "device": study.device,
+        "budget_bytes": study.budget_bytes,
+        "target_trials": study.target_trials,
+        "measured": summary.measured,
+        "reused": summary.reused,
+        "running": summary.running,
+        "counts": summary.counts,
+    }
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    result = run.result
+    return {
+        "samples_per_s": result.samples_per_s if result else None,
+        "tokens_per_s": result.tokens_per_s if result else None,
+        "used_device_bytes": result.memory.used_device_bytes if result else None,
+        "used_host_bytes": result.memory.used_host_bytes if result else None,
+        "effective_ratio": result.effective_ratio if result else None,
+    }
+
+
+def _best_entry(study: StudyRecord, run: Run) -> dict[str, Any]:
+    # The trial's own swap folder is gone; where the person's is not known, the folder is left as it was.
+    nvme_path = study.settings.get("nvme_path")
+    ds_config = portable(run.ds_config, nvme_path) if nvme_path else run.ds_config
+    return {
+        "trial": run.number,
+        "label": run.label,
+        **_figures(run),
+        "ds_config": ds_config,
+        "point": run.point,
+    }
+
+
+def _list_best(summary: Summary) -> dict[str, Any] | None:
+    return {"trial": summary.best.number, **_figures(summary.best)} if summary.best else None
+
+
+def _trial_entry(run: Run) -> dict[str, Any]:
+    result = run.result
+    return {
+        "number": run.number,
+        "status": run.status,
+        "reason": result.reason if result else "",
+        "origin": run.origin,
+        "label": run.label,
+        **_figures(run),
+        "point": run.point,
+        "seconds": result.seconds if result else None,
+        "start": result.start if result else None,
+        "ran": run.ran,
+        "reuse_of": run.reuse_of,
+    }
+
+
+def _gain_entry(gain: Gain) -> dict[str, Any]:
+    return {
+        "trial": gain.trial,
+        "label": gain.label,
+        "status": gain.status,
+        "samples_per_s": gain.samples_per_s,
+        "gain_percent": gain.percent,
+        "noise_percent": gain.noise_percent,
+    }
+
+
+def _miss_entry(summary: Summary) -> dict[str, Any] | None:
+    miss = summary.nearest_miss
+    if miss is None:
+        return None
+    return {
+        "trial": miss.run.number,
+        "device_over_bytes": miss.device_over_bytes,
+        "host_over_bytes": miss.host_over_bytes,
+        "advice": summary.advice,
+    }
+
+
+def _versions(summary: Summary) -> dict[str, str]:
+    """What the winner ran with; before there is one, what the study was started with."""
+    if summary.best and summary.best.result and summary.best.result.versions:
+        return summary.best.result.versions
+    return dict(summary.study.settings.get("versions") or {})
+
+
+def _strict_dict(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key): _strict(value) for key, value in values.items()}
+
+
+def _strict(value: Any) -> Any:
+    """`value` in terms of strict JSON: no NaN, no infinity, no enumerations, no tuples."""
+    if isinstance(value, Mapping):
+        return _strict_dict(value)
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if isinstance(value, Status):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,84 @@
+"""How much faster the winner is than a baseline, and whether that is more than noise.
+
+Covered: the gain in percent and the spread of the step times within the two runs. Not covered: shifts from
+one process to the next, which a single run cannot show (2 to 8 % on a shared two-core machine); a gain that
+matters is worth a second run.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offtune.records import Run
+from offtune.trial import Status
+
+MIN_STEPS_FOR_SPREAD = 3  # quartiles of fewer values say nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """The winner against one baseline.
+
+    `percent` is None where there is no winner or the baseline has no usable throughput; `noise_percent` is
+    None where either run has too few steps. `same` says that the baseline is the winner.
+    """
+
+    trial: int
+    label: str
+    status: Status | None
+    fits: bool
+    samples_per_s: float | None
+    percent: float | None = None
+    noise_percent: float | None = None
+    same: bool = False
+
+    @property
+    def clear(self) -> bool | None:
+        """Whether the gain exceeds the noise; None when that cannot be said."""
+        if self.percent is None or self.noise_percent is None or self.same:
+            return None
+        return abs(self.percent) > self.noise_percent
+
+
+def gain(winner: Run | None, baseline: Run, fits: bool) -> Gain:
+    """The winner's gain over `baseline`; a baseline that does not fit is listed, not compared with."""
+    result = baseline.result
+    rate = result.samples_per_s if result else None
+    known: dict[str, Any] = {
+        "trial": baseline.number,
+        "label": baseline.label,
+        "status": baseline.status,
+        "fits": fits,
+        "samples_per_s": rate,
+    }
+    if winner is None or winner.result is None or not winner.result.samples_per_s or not rate or not fits:
+        return Gain(**known)
+    return Gain(
+        **known,
+        percent=100.0 * (winner.result.samples_per_s / rate - 1.0),
+        noise_percent=noise_percent(winner.result.step_s, result.step_s if result else ()),
+        same=winner.number in (baseline.number, baseline.reuse_of),
+    )
+
+
+def relative_spread(step_s: Sequence[float]) -> float | None:
+    """Half the interquartile range of the step times over their median; None below three steps.
+
+    The interquartile range, because one slow step in ten is common on a shared machine and says nothing
+    about the configuration. It is not divided by the root of the count: steps of one process share most of
+    their disturbance, so the standard error of the median would promise too much.
+    """
+    if len(step_s) < MIN_STEPS_FOR_SPREAD:
+        return None
+    lower, median, upper = statistics.quantiles(step_s, n=4, method="inclusive")
+    return (upper - lower) / 2.0 / median if median > 0 else None
+
+
+def noise_percent(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """100 x sqrt(a^2 + b^2) of the two relative spreads: the spread of the quotient of two medians."""
+    a, b = relative_spread(first), relative_spread(second)
+    return None if a is None or b is None else 100.0 * math.hypot(a, b)

@@ -1,0 +1,130 @@
+"""Pages before a search: what `doctor` found, and what a search would do (`--dry-run`).
+
+Covered: checks with their remedies; resolved settings, the space and its notes. Not covered: resolving them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from offtune.knobs import Knob
+from offtune.records import Limits, StudyRecord
+from offtune.report.page import Block, Facts, Heading, Line, Page, Tone
+from offtune.report.words import CPU_CAVEATS, CPU_REMEDY, budget_text
+from offtune.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from offtune.config import RunConfig
+    from offtune.space import Space
+
+_TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "warning": "warn", "fail": "bad", "failed": "bad"}
+
+
+class Check(Protocol):
+    """What one line of `doctor` says; `remedy` is empty where nothing is wrong."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def remedy(self) -> str: ...
+
+
+def doctor_page(checks: Sequence[Check]) -> Page:
+    """One line a check, and under each that is not well what to do."""
+    blocks: list[Block] = []
+    for check in checks:
+        state = str(check.state)
+        blocks.append(Line(text=f"{state:<5} {check.name}: {check.detail}", tone=_TONES.get(state, "plain")))
+        if check.remedy and state != "ok":
+            blocks.append(Line(text=check.remedy, indent=6))
+    return tuple(blocks)
+
+
+def dry_run_page(config: RunConfig, space: Space, notes: Iterable[str] = ()) -> Page:
+    """What a search with these settings would do; nothing has been run."""
+    lines = [*space.notes, *notes]
+    return (
+        Heading(text="Settings (nothing is run)"),
+        Facts(rows=_config_facts(config)),
+        *cpu_lines(config.device),
+        Heading(text=f"Space {space.name}: {space.size():,} points"),
+        Line(text=space.about),
+        *(block for knob in space.knobs for block in _knob_lines(knob)),
+        *(Line(text=line, tone="dim") for line in lines),
+        *_baseline_blocks(space),
+    )
+
+
+def start_page(study: StudyRecord, limits: Limits, *, done: int = 0, notes: Iterable[str] = ()) -> Page:
+    """The first lines of a search: what is tuned for which budget, and what to know about the figures."""
+    target = "until stopped" if study.target_trials is None else f"{study.target_trials} trials"
+    so_far = f", {done} done before" if done else ""
+    return (
+        Heading(text=f"Study {study.name}: {study.model} on {study.device}, {target}{so_far}"),
+        Facts(
+            rows=(
+                ("budget", budget_text(study.budget_bytes, limits.device_bytes)),
+                ("host limit", format_bytes(limits.host_bytes)),
+            )
+        ),
+        *cpu_lines(study.device),
+        *(Line(text=note, tone="dim") for note in notes),
+    )
+
+
+def cpu_lines(device: str) -> list[Block]:
+    """What to know before reading figures of the CPU accelerator; nothing for a GPU."""
+    if device != "cpu":
+        return []
+    first, *rest = CPU_CAVEATS
+    dim: list[Block] = [Line(text=text, tone="dim") for text in (*rest, CPU_REMEDY)]
+    return [Line(text=first, tone="warn"), *dim]
+
+
+def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
+    work = config.workload
+    checkpointing = "on" if work.activation_checkpointing else "off"
+    return (
+        ("model", work.model_name),
+        ("sequence", f"{work.seq_len} tokens"),
+        ("global batch", f"{work.global_batch} samples a step over {_ranks(work.world_size)}"),
+        ("precision", work.precision),
+        ("optimizer", work.optimizer),
+        ("checkpointing", checkpointing),
+        ("device", _device_text(config)),
+        ("budget", budget_text(config.budget_bytes, config.limit_bytes)),
+        ("host limit", f"{format_bytes(config.host_limit_bytes)} for all ranks together"),
+        ("NVMe folder", config.nvme_path or "none"),
+        ("trials", _trials_text(config)),
+        ("a trial", f"{config.warmup_steps} warm-up steps, then {config.steps} measured"),
+        ("trial timeout", format_seconds(config.trial_timeout_s)),
+        ("sampler", f"{config.sampler}, seed {config.seed}"),
+    )
+
+
+def _device_text(config: RunConfig) -> str:
+    where = ", ".join(f"GPU {index}" for index in config.gpus) or "DeepSpeed's CPU accelerator"
+    return f"{where}, {config.threads_per_rank} threads a rank"
+
+
+def _trials_text(config: RunConfig) -> str:
+    until = "" if config.time_s is None else f", at most {format_seconds(config.time_s)}"
+    return f"{config.trials}{until}"
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _knob_lines(knob: Knob) -> tuple[Block, ...]:
+    return Line(text=f"{knob.name} {knob.domain}"), Line(text=knob.about, tone="dim", indent=4)
+
+
+def _baseline_blocks(space: Space) -> list[Block]:
+    names = [label for label, _ in space.baselines()]
+    return [Line(text=f"Tried first, as baselines: {'; '.join(names)}.")] if names else []

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from offtune.config import RunConfig
 from offtune.records import Limits
-from offtune.report.page import Page
+from offtune.report.page import Facts, Page
 from offtune.report.result_page import result_page
 from offtune.report.setup_page import doctor_page, dry_run_page, start_page
 from offtune.report.study_page import list_page, study_page
@@ -81,6 +81,14 @@ PAGES: dict[str, Page] = {
     "doctor": doctor_page(CHECKS),
     "dry run": dry_run_page(CONFIG, load_space("default")),
 }
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rich reads from the environment must not decide these tests."""
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def console_of(width: int = 80, *, terminal: bool = False, color: Any = None) -> tuple[Console, io.StringIO]:
@@ -161,6 +169,12 @@ def test_nothing_fits_says_by_how_many_bytes_and_what_would_help() -> None:
     assert "400 MB (400,000,000 bytes) too much device memory" in text
     assert "--activation-checkpointing" in text
     assert "--budget 40.5GB" in text
+
+
+def test_nothing_fits_names_the_host_where_the_host_is_in_the_way() -> None:
+    text = joined(drawn(result_page(summarise(CUDA, [make_run(0, Status.OOM_HOST, host_gb=230)]))))
+    assert "Nothing fits 200 GB of host memory" in text
+    assert "30.0 GB (30,000,000,000 bytes) too much host memory" in text
 
 
 def test_nothing_fits_without_a_memory_failure_does_not_blame_the_budget() -> None:
@@ -284,6 +298,12 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[32m" in codes()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[32m" not in codes()
+
+
+def test_the_names_of_facts_are_dim_and_their_values_are_not() -> None:
+    console, stream = console_of(terminal=True, color="standard")
+    draw(console, (Facts(rows=(("model", "llama-1b"),)),))
+    assert stream.getvalue() == "\x1b[2m  model        \x1b[0mllama-1b\n"
 
 
 def test_the_console_leaves_brackets_in_text_alone() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from offtune.records import Run
+from offtune.records import Run, is_measured
 from offtune.report.page import Line, Tone
 from offtune.report.words import rate_text, share_text, status_text, what_text
 from offtune.trial import Point, Status
@@ -57,7 +57,7 @@ class Tally:
 
     def end(self, run: Run, best: Run | None) -> list[Line]:
         """A trial has ended: its lasting line and, for a failure not seen before, the reason."""
-        self.done += run.ran and run.reuse_of is None and run.status is not Status.INTERRUPTED
+        self.done += is_measured(run)
         is_best = best is not None and best.number == run.number
         lines = [trial_line(run, self._best_point(), self.limit_bytes, is_best=is_best)]
         reason = run.result.reason.strip().partition("\n")[0] if run.result else ""
@@ -69,11 +69,10 @@ class Tally:
 
     def live_text(self) -> str:
         """Best so far, trials done, time left, and what is being tried."""
-        left = self.seconds_left()
         pieces = [
             self._best_text(),
             f"{self.done}/{self.target} trials" if self.target else f"{self.done} trials",
-            "" if left is None else f"about {format_seconds(max(1.0, left))} left",
+            self._left_text(),
             self.current,
         ]
         return "  ".join(piece for piece in pieces if piece)
@@ -88,6 +87,12 @@ class Tally:
         limit = math.inf if self.time_limit_s is None else max(0.0, self.time_limit_s - elapsed)
         left = min(pace, limit)
         return left if math.isfinite(left) else None
+
+    def _left_text(self) -> str:
+        left = self.seconds_left()
+        if left is None:
+            return ""
+        return f"about {f'{left:.0f} s' if left < 60 else format_seconds(left)} left"
 
     def _best_point(self) -> Point | None:
         return self.best.point if self.best else None

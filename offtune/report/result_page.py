@@ -45,7 +45,7 @@ def nothing_fits_page(summary: Summary) -> Page:
 
 def nothing_fits_blocks(summary: Summary) -> list[Block]:
     """The message itself, without where to read more."""
-    head = f"Nothing fits {format_bytes(summary.limits.device_bytes)} per rank: {count_text(summary)}."
+    head = f"Nothing fits {_limit_text(summary)}: {count_text(summary)}."
     miss = summary.nearest_miss
     if miss is None:
         why = "No trial failed for memory, so the budget is not the reason."
@@ -57,6 +57,14 @@ def nothing_fits_blocks(summary: Summary) -> list[Block]:
         Line(text="What would help:"),
         *(Line(text=f"- {sentence}", indent=2) for sentence in summary.advice),
     ]
+
+
+def _limit_text(summary: Summary) -> str:
+    """The limit that was in the way: the host's where the nearest miss is within that of the device."""
+    miss = summary.nearest_miss
+    if miss is not None and miss.device_over_bytes == 0:
+        return f"{format_bytes(summary.limits.host_bytes)} of host memory"
+    return f"{format_bytes(summary.limits.device_bytes)} per rank"
 
 
 def verdict_text(summary: Summary) -> str:

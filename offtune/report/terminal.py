@@ -79,7 +79,8 @@ def _draw_hanging(console: Console, first: Text, others: str, text: Text) -> Non
     pieces = text.wrap(console, room) if console.is_terminal else [text]
     for position, piece in enumerate(pieces):
         piece.rstrip()
-        console.print((Text(others) if position else first) + piece, soft_wrap=True)
+        # Assembled, not added: a sum takes the style of its first part for the whole line.
+        console.print(Text.assemble(Text(others) if position else first, piece), soft_wrap=True)
 
 
 def _draw_verbatim(console: Console, block: Verbatim) -> None:
@@ -143,7 +144,7 @@ class Progress:
         draw(self._console, start_page(study, limits, done=done, notes=notes))
         self._console.print()
         self._print_cut(Line(text=TRIAL_HEADER, tone="dim"))
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._live = self._start_live()
 
     def begin(self, run: Run) -> None:

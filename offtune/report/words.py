@@ -28,7 +28,7 @@ STATUS_WORDS: dict[Status, StatusWords] = {
     Status.OVER_BUDGET: StatusWords(
         title="over budget",
         meaning="It trained, but used more memory than it may.",
-        remedy="Nothing to repair: the search learns from it. A larger --budget would admit it.",
+        remedy="Nothing to repair, the search learns from it. A larger --budget or --host-budget admits it.",
     ),
     Status.INVALID: StatusWords(
         title="invalid",
@@ -42,7 +42,7 @@ STATUS_WORDS: dict[Status, StatusWords] = {
     ),
     Status.OOM_HOST: StatusWords(
         title="out of host memory",
-        meaning="The host, or the container's limit, had no more memory to give.",
+        meaning="Host memory ran out, or the ranks went over the host budget and were stopped.",
         remedy="Close other programs, raise the container's limit, or lower --host-budget to what is free.",
     ),
     Status.TIMEOUT: StatusWords(
@@ -114,8 +114,5 @@ def share_text(used_bytes: int | None, limit_bytes: int) -> str:
 def budget_text(budget_bytes: int, limit_bytes: int) -> str:
     """The budget, and what of it may be used where headroom leaves less."""
     budget = f"{format_bytes(budget_bytes)} per rank"
-    return (
-        budget
-        if limit_bytes == budget_bytes
-        else f"{budget}, of which {format_bytes(limit_bytes)} may be used"
-    )
+    headroom = "" if limit_bytes == budget_bytes else f", of which {format_bytes(limit_bytes)} may be used"
+    return budget + headroom

@@ -1,0 +1,146 @@
+"""ds_configs: read one, and build the one that a point means for a workload.
+
+Covered: a person's file as base, the workload's fixed keys, a point's knobs, every tuned key and every key
+whose default drifts between DeepSpeed versions written out. Not covered: rules (`ds_rules`), sameness
+(`ds_identity`), files for others (`export`), and files that are not strict JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from offtune.ds_identity import canonical, effective_ratio, fingerprint
+from offtune.ds_keys import AIO_DEFAULTS, DEFAULT_GRADIENT_CLIPPING, block, key_problems
+from offtune.ds_rules import problems
+from offtune.ds_zero import chosen, placement_of, zero_block
+from offtune.errors import ConfigError
+from offtune.knobs import KNOBS
+from offtune.trial import DsConfig, Facts, Point, Workload
+
+__all__ = ["KNOBS", "build", "canonical", "effective_ratio", "fingerprint", "problems", "read"]
+
+# Rates at which a short run of a fresh model stays finite; speed and memory do not depend on them.
+_LEARNING_RATES = {"adamw": 1e-4, "adam": 1e-4, "lion": 1e-5, "adagrad": 1e-3}
+_OPTIMIZER_PARAMS: dict[str, dict[str, Any]] = {
+    "adamw": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01, "torch_adam": False},
+    "adam": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "torch_adam": False},
+    "lion": {"betas": [0.9, 0.99], "weight_decay": 0.01},
+    "adagrad": {"eps": 1e-10, "weight_decay": 0.0},
+}
+_OPTIMIZER_TYPES = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "adagrad": "Adagrad"}
+# DeepSpeed starts at 2^16 and skips steps until the scale fits, and a skipped step looks fast.
+_INITIAL_SCALE_POWER = 12
+# DeepSpeed's own "never": the log of a trial is for errors.
+_STEPS_PER_PRINT = 1_000_000_000
+
+
+def read(path: Path) -> DsConfig:
+    """The ds_config in a strict JSON file. Raises ConfigError naming file, line and remedy."""
+    try:
+        content = json.loads(
+            path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_refuse
+        )
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}, line {error.lineno}: {error.msg}.", "Write strict JSON there.") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}.", "Write strict JSON.") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.", "Name another file.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not a ds_config.", "A ds_config is one JSON object: {...}.")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key '{twice}' is written twice in one block")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def build(base: DsConfig, point: Point, facts: Facts, swap_dir: str | None) -> DsConfig:
+    """The ds_config that `point` means: the base, the workload's fixed keys, and the point over both.
+
+    What neither says is written with DeepSpeed's default. "auto", a word of the Hugging Face Trainer, counts
+    as not said. `swap_dir` is the folder for NVMe offload. Whether the whole may run is for `problems` to
+    say; a base with keys that DeepSpeed refuses by themselves raises ConfigError.
+    """
+    plain = _without_auto(base)
+    for sentence in key_problems(plain, facts.deepspeed_version):
+        raise ConfigError(sentence, "Correct the base file, or search without it.")
+    placement = placement_of(plain, point)
+    built = {key: value for key, value in plain.items() if key not in ("bfloat16", "aio")}
+    built |= _batch(plain, point, facts.workload)
+    built |= _precision(plain, point, facts.workload)
+    built["zero_optimization"] = zero_block(plain, point, placement, facts, swap_dir)
+    built["optimizer"] = _optimizer(plain, facts.workload)
+    built["gradient_clipping"] = plain.get("gradient_clipping", DEFAULT_GRADIENT_CLIPPING)
+    built["steps_per_print"] = _STEPS_PER_PRINT
+    built["wall_clock_breakdown"] = False
+    if "nvme" in (placement.optimizer, placement.param):
+        built["aio"] = _aio(plain, point)
+    return built
+
+
+def _without_auto(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_auto(item) for key, item in value.items() if item != "auto"}
+    return value
+
+
+def _batch(base: DsConfig, point: Point, workload: Workload) -> DsConfig:
+    micro = point.get("micro_batch", base.get("train_micro_batch_size_per_gpu", 1))
+    steps = workload.global_batch // (micro * workload.world_size) if micro else 0
+    return {
+        "train_batch_size": workload.global_batch,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": max(1, steps),
+    }
+
+
+def _precision(base: DsConfig, point: Point, workload: Workload) -> DsConfig:
+    bf16 = {"check_grad_overflow": True, **block(base, "bfloat16"), **block(base, "bf16")}
+    for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
+        if name in point:
+            bf16[name] = point[name]
+    fp16 = {"loss_scale": 0, "initial_scale_power": _INITIAL_SCALE_POWER, **block(base, "fp16")}
+    built: DsConfig = {
+        "bf16": {**bf16, "enabled": True} if workload.precision == "bf16" else {"enabled": False},
+        "fp16": {**fp16, "enabled": True} if workload.precision == "fp16" else {"enabled": False},
+    }
+    if "grad_accum_dtype" in point:
+        built["data_types"] = _data_types(block(base, "data_types"), point["grad_accum_dtype"])
+    return built
+
+
+def _data_types(base: dict[str, Any], accumulate_in: str) -> dict[str, Any]:
+    rest = {key: value for key, value in base.items() if key != "grad_accum_dtype"}
+    return rest if accumulate_in == "model" else {**rest, "grad_accum_dtype": accumulate_in}
+
+
+def _optimizer(base: DsConfig, workload: Workload) -> dict[str, Any]:
+    """The workload's optimizer; the base's parameters are kept where it has the same one."""
+    kind = workload.optimizer
+    params = {"lr": _LEARNING_RATES[kind], **_OPTIMIZER_PARAMS[kind]}
+    if kind in ("adam", "adamw"):
+        # DeepSpeed's Adam is AdamW unless told otherwise (engine.py, _configure_basic_optimizer, 0.19.8).
+        params["adam_w_mode"] = kind == "adamw"
+    own = block(base, "optimizer")
+    if str(own.get("type", "")).lower() == kind:
+        params |= block(own, "params")
+    return {"type": _OPTIMIZER_TYPES[kind], "params": params}
+
+
+def _aio(base: DsConfig, point: Point) -> dict[str, Any]:
+    own = block(base, "aio")
+    tuned = ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events")
+    return {**own, **chosen({f"aio_{key}": key for key in tuned}, point, own, AIO_DEFAULTS)}

@@ -1,0 +1,215 @@
+"""The database file or server: where it is, how it is opened and how it is left.
+
+Covered: locations, SQLite's pragmas, read-only opening, backup. Not covered: what is in the database
+(`schema.py`, `store.py`), what its errors mean (`trouble.py`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from offtune.errors import StoreError, UsageError
+from offtune.lock import refusal
+from offtune.trouble import explain, not_a_database, trouble
+
+BUSY_TIMEOUT_S = 30.0  # Optuna's default of 5 s fails with slow disks (optuna#820)
+
+_SQLITE_HEADER = b"SQLite format 3\0"
+_PACKAGES = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+_URL_HINT = "Write a path such as studies.db, or a URL such as postgresql://user@host/name."
+_SERVERS = ("postgresql", "mysql", "mariadb")
+_IMMEDIATE = "offtune_immediate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a database is: `text` is for people (no password), `path` is None for a server."""
+
+    text: str
+    url: URL
+    path: Path | None
+
+
+def locate(location: str) -> Place:
+    """The place a path or SQLAlchemy URL names. Raises UsageError."""
+    if "://" not in location:
+        return _file(Path(location))
+    try:
+        url = make_url(location)
+    except ArgumentError as error:
+        raise UsageError(f"--storage: '{location}' is not a database URL.", _URL_HINT) from error
+    if url.get_backend_name() not in ("sqlite", *_SERVERS):
+        raise UsageError(f"--storage: offtune has no use for '{url.drivername}'.", _URL_HINT)
+    if url.get_backend_name() != "sqlite":
+        return Place(text=url.render_as_string(hide_password=True), url=url, path=None)
+    if url.database in (None, "", ":memory:"):
+        raise UsageError("--storage: a study in memory would be lost at the end.", _URL_HINT)
+    return _file(Path(str(url.database)))
+
+
+def _file(path: Path) -> Place:
+    path = path.expanduser().absolute()
+    return Place(text=str(path), url=URL.create("sqlite", database=str(path)), path=path)
+
+
+def check_file(path: Path, *, write: bool) -> None:
+    """Raise UsageError or StoreError where there cannot be a database; opens nothing for writing."""
+    if path.is_dir():
+        raise StoreError(
+            f"{path} is a folder, not a database.", f"Name a file in it: --storage {path}/studies.db"
+        )
+    if not path.parent.is_dir():
+        raise StoreError(f"There is no folder {path.parent}.", f"Make it first: mkdir -p {path.parent}")
+    if not path.exists():
+        if write:
+            return
+        raise UsageError(f"There is no {path.name} in {path.parent}.", "Start a study with: offtune search")
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_SQLITE_HEADER))
+    except OSError as error:
+        raise explain(error, str(path)) from error
+    if header not in (b"", _SQLITE_HEADER):
+        raise not_a_database(str(path))
+
+
+def connect(place: Place, *, write: bool, busy_timeout_s: float) -> Engine:
+    """An engine for the place; `immediate(engine)` gives the one for writing. Connects to nothing yet."""
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if place.path is not None:
+        options = {"creator": sqlite_opener(place.path, write=write, busy_timeout_s=busy_timeout_s)}
+    try:
+        engine = create_engine(place.url, **options)
+    except NoSuchModuleError as error:
+        raise UsageError(f"--storage: no database is called '{place.url.drivername}'.", _URL_HINT) from error
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"{place.text} needs the Python package {error.name}, which is not installed.",
+            f"Install it: pip install {_PACKAGES.get(str(error.name), error.name)}",
+        ) from error
+    if place.path is not None:
+        event.listen(engine, "connect", _own_transactions)
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def immediate(engine: Engine) -> Engine:
+    """The same engine, whose transactions take SQLite's write lock at their start: no deadlock on the way."""
+    return engine.execution_options(**{_IMMEDIATE: True})
+
+
+def _own_transactions(connection: sqlite3.Connection, _: object) -> None:
+    # The driver begins transactions by itself, but not before DDL; then a migration could be half applied.
+    connection.isolation_level = None
+
+
+def _begin(connection: Connection) -> None:
+    option = connection.get_execution_options().get(_IMMEDIATE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if option else "BEGIN")
+
+
+def optuna_arguments(place: Place, busy_timeout_s: float) -> dict[str, Any]:
+    """`url` and `engine_kwargs` with which Optuna's storage opens the same database in the same way."""
+    if place.path is None:
+        url = place.url.render_as_string(hide_password=False)
+        return {"url": url, "engine_kwargs": {"pool_pre_ping": True}}
+    opener = sqlite_opener(place.path, write=True, busy_timeout_s=busy_timeout_s)
+    # No path in the URL, since Optuna takes braces in it for its own placeholders; no pool, so that no
+    # connection of Optuna's keeps the file from being settled.
+    return {"url": "sqlite://", "engine_kwargs": {"creator": opener, "poolclass": NullPool}}
+
+
+def sqlite_opener(path: Path, *, write: bool, busy_timeout_s: float) -> Callable[[], sqlite3.Connection]:
+    """A function that opens the file, read-only unless `write`."""
+
+    def opener() -> sqlite3.Connection:
+        if write:
+            return _opened(path, "mode=rwc", busy_timeout_s)
+        try:
+            return _opened(path, "mode=ro", busy_timeout_s)
+        except sqlite3.OperationalError:
+            if not _is_left_whole(path):
+                raise
+            # A file in WAL mode in a read-only folder: SQLite wants to make its -shm file and cannot.
+            return _opened(path, "mode=ro&immutable=1", busy_timeout_s)
+
+    return opener
+
+
+def _is_left_whole(path: Path) -> bool:
+    """Whether the last writer moved everything into the file itself."""
+    wal = path.with_name(path.name + "-wal")
+    return path.exists() and not (wal.exists() and wal.stat().st_size > 0)
+
+
+def _opened(path: Path, query: str, busy_timeout_s: float) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?{query}"
+    connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, check_same_thread=False)
+    try:
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        connection.execute("SELECT count(*) FROM sqlite_master")  # SQLite opens the file at the first use
+        if mode == "wal":  # without WAL a power cut could damage the file at this level
+            connection.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def server_lock(engine: Engine, study: str) -> Iterator[None]:
+    """Hold the study on a database server, through a lock of its own that ends with our connection."""
+    key = int.from_bytes(sha256(study.encode()).digest()[:4], "big")
+    question = f"SELECT GET_LOCK('offtune-{key}', 0)"
+    if engine.dialect.name == "postgresql":
+        question = f"SELECT pg_try_advisory_lock({key})"
+    with trouble(engine.url.render_as_string()):
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        granted = connection.exec_driver_sql(question).scalar_one()
+    try:
+        if not granted:
+            raise refusal(study, None)
+        yield
+    finally:
+        connection.invalidate()  # closes it, which gives the lock back
+
+
+def use_wal(engine: Engine) -> None:
+    """Switch the file to write-ahead logging, by which readers and a writer do not stop each other."""
+    with closing(engine.raw_connection()) as connection:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode = WAL")
+        if cursor.fetchone() == ("wal",):  # some network file systems cannot
+            cursor.execute("PRAGMA synchronous = NORMAL")
+
+
+def settle(path: Path) -> None:
+    """Move everything into the file itself and leave WAL mode, so that the file can be copied or published.
+
+    Does nothing while another connection uses the file; whoever closes last settles it.
+    """
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def back_up(path: Path, version: int) -> Path:
+    """A copy of the database under the first free name `<file>.bak-v<version>`; uses SQLite's own backup."""
+    copy = path.with_name(f"{path.name}.bak-v{version}")
+    number = 1
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{path.name}.bak-v{version}.{number}")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    return copy

@@ -1,0 +1,98 @@
+"""What is kept of a study: its settings, its runs, and which run is best.
+
+Covered: plain records and the questions asked of them. Not covered: where they are kept (`store.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from offtune.lock import Owner
+from offtune.trial import DsConfig, MemoryPeaks, Point, Status, TrialResult
+
+Origin = Literal["baseline", "search", "retry"]
+# A run that went over one budget may fit another; of all other failures no throughput is known.
+_WITH_THROUGHPUT = frozenset({Status.OK, Status.OVER_BUDGET})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecord:
+    """A study as it was started; `created_at` is UTC, `settings` everything a resume needs."""
+
+    name: str
+    created_at: str
+    settings: dict[str, Any]
+    target_trials: int | None
+    model: str
+    device: str
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run may use: device bytes per rank, host bytes of the whole node (None: no limit)."""
+
+    device_bytes: int
+    host_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One trial of a study: what was tried, by whom, and what came of it.
+
+    `status` and `result` are None while it runs. `reuse_of` is the number of the run with the same effective
+    ds_config whose result it repeats; `ran` is False for a point told infeasible without a trial. The store
+    fills in `started_at`, `finished_at` (UTC) and `owner`.
+    """
+
+    study: str
+    number: int
+    origin: Origin
+    label: str = ""
+    point: Point
+    ds_config: DsConfig
+    fingerprint: str
+    status: Status | None = None
+    result: TrialResult | None = None
+    reuse_of: int | None = None
+    ran: bool = True
+    started_at: str = ""
+    finished_at: str | None = None
+    owner: Owner | None = None
+    trial_dir: str | None = None
+    swap_dir: str | None = None
+    token: str = ""
+
+
+def utc_now() -> str:
+    """The time as the tables hold it: ISO 8601, UTC, microseconds, so that text order is time order."""
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def is_measured(run: Run) -> bool:
+    """Whether a trial of its own was run to an end; this is what counts against the trial target."""
+    return run.ran and run.reuse_of is None and run.status not in (None, Status.INTERRUPTED)
+
+
+def fits(memory: MemoryPeaks, limits: Limits) -> bool:
+    """Whether the peaks stay within the limits; unknown device memory never does, unknown host does."""
+    device, host = memory.used_device_bytes, memory.used_host_bytes
+    if device is None or device > limits.device_bytes:
+        return False
+    return host is None or limits.host_bytes is None or host <= limits.host_bytes
+
+
+def best_run(runs: Iterable[Run], limits: Limits) -> Run | None:
+    """The fastest measured run within `limits` (not only the study's own); the earlier one of equals."""
+    ranked = [(speed, -run.number, run) for run in runs if (speed := _speed_within(run, limits)) is not None]
+    return max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
+
+
+def _speed_within(run: Run, limits: Limits) -> float | None:
+    """Samples per second of a measured run that fits; None for any other."""
+    if run.result is None or not is_measured(run) or run.status not in _WITH_THROUGHPUT:
+        return None
+    return run.result.samples_per_s if fits(run.result.memory, limits) else None

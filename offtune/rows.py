@@ -1,0 +1,108 @@
+"""A run and a study as table rows, both ways, and a result's figures laid out for SQL.
+
+Covered: what goes into which column. `runs.result` holds the whole result; `measurements` and `series` repeat
+its figures, each with its unit, for people who read the tables with SQL. Not covered: queries (`store.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from offtune.lock import Owner
+from offtune.records import Run, StudyRecord
+from offtune.trial import Status, TrialResult, as_dict, dump, load
+
+SERIES_POINTS = 2_000  # a plot shows no more; design: time series are capped
+_SERIES = ("step_s", "losses")
+# By the ending of the name, the longest first; what has none of these is a count or a ratio: "1".
+_UNITS = {
+    "_bytes_per_s": "B/s",
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "_bytes": "B",
+    "seconds": "s",
+    "_s": "s",
+    "losses": "nat",
+}
+
+
+def study_row(record: StudyRecord) -> dict[str, Any]:
+    """The columns of `offtune_studies`."""
+    return {**as_dict(record), "settings": json.dumps(record.settings)}
+
+
+def study_from(row: Mapping[str, Any]) -> StudyRecord:
+    """The record of one row of `offtune_studies`."""
+    return StudyRecord(**{**row, "settings": json.loads(row["settings"])})
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """The columns of `runs`."""
+    columns = {name: getattr(run, name) for name in Run.__dataclass_fields__}
+    columns.update(
+        point=json.dumps(run.point),
+        ds_config=json.dumps(run.ds_config),
+        status=run.status and str(run.status),
+        result=run.result and dump(run.result),
+        owner=run.owner and dump(run.owner),
+    )
+    return columns
+
+
+def run_from(row: Mapping[str, Any]) -> Run:
+    """The record of one row of `runs`."""
+    columns = dict(row)
+    columns.update(
+        point=json.loads(row["point"]),
+        ds_config=json.loads(row["ds_config"]),
+        status=row["status"] and Status(row["status"]),
+        result=row["result"] and load(TrialResult, row["result"]),
+        owner=row["owner"] and load(Owner, row["owner"]),
+        ran=bool(row["ran"]),
+    )
+    return Run(**columns)
+
+
+def measurement_rows(study: str, number: int, result: TrialResult) -> list[dict[str, Any]]:
+    """One row a scalar figure of the result; what could not be measured has no row."""
+    return [
+        {"study": study, "number": number, "key": key, "value": float(value), "unit": unit_of(key)}
+        for key, value in _scalars(as_dict(result))
+    ]
+
+
+def series_rows(study: str, number: int, result: TrialResult) -> list[dict[str, Any]]:
+    """One row a time series that has points, at most SERIES_POINTS of them, evenly chosen."""
+    return [
+        {
+            "study": study,
+            "number": number,
+            "key": key,
+            "points": json.dumps(thin(points)),
+            "unit": unit_of(key),
+        }
+        for key, points in as_dict(result).items()
+        if key in _SERIES and points
+    ]
+
+
+def thin(points: Sequence[Any]) -> list[Any]:
+    """At most SERIES_POINTS of the points, evenly spaced, the first one included."""
+    if len(points) <= SERIES_POINTS:
+        return list(points)
+    return [points[index * len(points) // SERIES_POINTS] for index in range(SERIES_POINTS)]
+
+
+def unit_of(key: str) -> str:
+    """The unit a field name carries: 'used_device_bytes' is in 'B'."""
+    return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), "1")
+
+
+def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _scalars(value)
+        elif isinstance(value, int | float):
+            yield key, value

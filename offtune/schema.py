@@ -1,0 +1,104 @@
+"""Our tables beside Optuna's, and the migrations that make them.
+
+Covered: table names, columns, the ordered list of migrations. Not covered: Optuna's own tables, which Optuna
+makes and upgrades; applying the migrations (`migrate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    column,
+    table,
+)
+from sqlalchemy.dialects.mysql import LONGTEXT
+
+# For queries; types and keys are in the migrations, each of which stays as it was when it was released.
+_STUDY_COLUMNS = ("name", "created_at", "settings", "target_trials", "model", "device", "budget_bytes")
+_RUN_COLUMNS = (
+    *(
+        "study",
+        "number",
+        "origin",
+        "label",
+        "point",
+        "ds_config",
+        "fingerprint",
+        "status",
+        "result",
+        "reuse_of",
+    ),
+    *("ran", "started_at", "finished_at", "owner", "trial_dir", "swap_dir", "token"),
+)
+studies = table("offtune_studies", *map(column, _STUDY_COLUMNS))
+notes = table("offtune_notes", *map(column, ("study", "key", "value")))
+runs = table("runs", *map(column, _RUN_COLUMNS))
+measurements = table("measurements", *map(column, ("study", "number", "key", "value", "unit")))
+series = table("series", *map(column, ("study", "number", "key", "points", "unit")))
+calibrations = table(
+    "calibrations", *map(column, ("machine", "key", "value", "unit", "detail", "measured_at"))
+)
+OUR_TABLES = (studies, notes, runs, measurements, series, calibrations)
+
+# MySQL's TEXT ends at 64 KiB; a result with its log tail may be longer.
+_LONG_TEXT = Text().with_variant(LONGTEXT(), "mysql")
+# MySQL indexes at most 3,072 bytes, which are 768 characters of four bytes for all columns of a key.
+_NAME = String(255)
+_SHORT = String(40)  # a status, a unit, an ISO time
+_DOUBLE = Float(53)  # bits of mantissa
+
+
+def m001_first_tables(connection: Connection) -> None:
+    """Studies, runs and their figures."""
+    metadata = MetaData()
+    Table(
+        "offtune_studies", metadata, _key("name"), _required("created_at", _SHORT),
+        _required("settings", _LONG_TEXT), Column("target_trials", Integer), _required("model", Text),
+        _required("device", _SHORT), _required("budget_bytes", BigInteger),
+    )  # fmt: skip
+    Table("offtune_notes", metadata, _key("study"), _key("key"), _required("value", _LONG_TEXT))
+    first_runs = Table(
+        "runs", metadata, _key("study"), _key("number", Integer), _required("origin", _SHORT),
+        _required("label", Text), _required("point", _LONG_TEXT), _required("ds_config", _LONG_TEXT),
+        _required("fingerprint", _NAME), Column("status", _SHORT), Column("result", _LONG_TEXT),
+        Column("reuse_of", Integer), _required("ran", Boolean), _required("started_at", _SHORT),
+        Column("finished_at", _SHORT), Column("owner", Text), Column("trial_dir", Text),
+        Column("swap_dir", Text), _required("token", _SHORT),
+    )  # fmt: skip
+    Index("runs_by_fingerprint", first_runs.c.study, first_runs.c.fingerprint)
+    Index("runs_by_status", first_runs.c.study, first_runs.c.status)
+    for name, figure in (
+        ("measurements", _required("value", _DOUBLE)),
+        ("series", _required("points", _LONG_TEXT)),
+    ):
+        keys = (_key("study"), _key("number", Integer), _key("key"))
+        Table(name, metadata, *keys, figure, _required("unit", _SHORT))
+    Table(
+        "calibrations", metadata, _key("machine"), _key("key"), Column("value", _DOUBLE),
+        _required("unit", _SHORT), Column("detail", _LONG_TEXT), _required("measured_at", _SHORT),
+    )  # fmt: skip
+    metadata.create_all(connection)
+
+
+def _key(name: str, kind: Any = _NAME) -> Column[Any]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _required(name: str, kind: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False)
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [m001_first_tables]

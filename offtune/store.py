@@ -1,0 +1,282 @@
+"""The studies database: settings, runs and their figures, in one file with Optuna's tables.
+
+A run is known by its study and its number, which is also Optuna's trial number. `add_run` writes it before
+the trial starts, `finish_run` when it ended; what is finished is never changed again. Each call is one
+transaction; a power cut can take the last ones away, never a part of one. One process writes a study
+(`lock`), any number read it. Not covered: sampling (`study.py`), which run is best (`records.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
+
+from offtune import database, migrate, rows, schema
+from offtune.errors import StoreError, UsageError
+from offtune.lock import current_owner, hold
+from offtune.records import Run, StudyRecord, utc_now
+from offtune.trial import Status, TrialResult, dump
+from offtune.trouble import retrying, trouble
+
+__all__ = ["Run", "Store", "StudyRecord", "new_study_name"]
+
+_NAME_LIMIT = 100  # characters; a study's name is part of file names
+
+
+class Store:
+    """An open studies database; a context manager. `location` is for people, it holds no password."""
+
+    def __init__(self, engine: Engine, place: database.Place, *, write: bool, busy_timeout_s: float) -> None:
+        self._engine = engine
+        self._place = place
+        self._write = write
+        self._busy_timeout_s = busy_timeout_s
+        self.location = place.text
+
+    @classmethod
+    def open(cls, location: str, *, write: bool, busy_timeout_s: float = database.BUSY_TIMEOUT_S) -> Store:
+        """Open the database at a path or URL; only with `write` is it made or brought up to date.
+
+        Raises UsageError where there is none, StoreError where it cannot be used; both say what to do.
+        """
+        place = database.locate(location)
+        if place.path is not None:
+            database.check_file(place.path, write=write)
+        engine = database.connect(place, write=write, busy_timeout_s=busy_timeout_s)
+        store = cls(engine, place, write=write, busy_timeout_s=busy_timeout_s)
+        with ExitStack() as on_error:
+            on_error.callback(engine.dispose)
+            store._prepare()
+            on_error.pop_all()
+        return store
+
+    def _prepare(self) -> None:
+        with trouble(self.location):
+            if not self._write:
+                migrate.prepare_to_read(self._engine, self._place)
+                return
+            with self.lock_tables():
+                migrate.prepare_to_write(self._engine, self._place)
+
+    def close(self) -> None:
+        """Leave the database; the last writer to leave a file also leaves it fit for copying."""
+        self._engine.dispose()
+        if self._write and self._place.path is not None:
+            database.settle(self._place.path)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def lock(self, study: str) -> AbstractContextManager[None]:
+        """Hold the study for this process alone. Raises StoreError naming the process that has it."""
+        if self._place.path is None:
+            return database.server_lock(self._engine, study)
+        return hold(self._lock_path(f".{quote(study, safe='')}"), study)
+
+    def lock_tables(self) -> AbstractContextManager[None]:
+        """Hold off other processes while tables are made: Optuna cannot do that in two places at once."""
+        if self._place.path is None:
+            return nullcontext()
+        return hold(self._lock_path(""), "(all)", wait_s=self._busy_timeout_s)
+
+    def _lock_path(self, ending: str) -> Path:
+        assert self._place.path is not None
+        return self._place.path.with_name(f".{self._place.path.name}{ending}.lock")
+
+    def optuna_arguments(self) -> dict[str, Any]:
+        """`url` and `engine_kwargs` for Optuna's storage on the same database."""
+        return database.optuna_arguments(self._place, self._busy_timeout_s)
+
+    # Studies
+
+    def studies(self) -> list[StudyRecord]:
+        """All studies, the newest first."""
+        query = select(schema.studies).order_by(
+            schema.studies.c.created_at.desc(), schema.studies.c.name.desc()
+        )
+        return [rows.study_from(row) for row in self._rows(query)]
+
+    def study(self, name: str | None = None) -> StudyRecord:
+        """The study of that name, or the newest. Raises UsageError with the nearest names."""
+        known = self.studies()
+        if not known:
+            raise UsageError(f"There is no study in {self.location} yet.", "Start one with: offtune search")
+        if name is None:
+            return known[0]
+        for record in known:
+            if record.name == name:
+                return record
+        names = [record.name for record in known]
+        near = get_close_matches(name, names) or names[:3]
+        raise UsageError(
+            f"There is no study '{name}' in {self.location}.",
+            f"Did you mean {' or '.join(near)}? See: offtune list",
+        )
+
+    def add_study(self, record: StudyRecord) -> None:
+        """Add a new study. Raises UsageError where the name is taken or cannot be one."""
+        if not record.name.strip() or len(record.name) > _NAME_LIMIT or not record.name.isprintable():
+            raise UsageError(
+                f"--study: '{record.name}' cannot be a name.", f"Use 1 to {_NAME_LIMIT} characters."
+            )
+
+        def insert(connection: Connection) -> None:
+            taken = select(schema.studies.c.name).where(schema.studies.c.name == record.name)
+            if connection.execute(taken).first() is not None:
+                raise UsageError(
+                    f"A study '{record.name}' exists already in {self.location}.",
+                    f"Continue it with: offtune resume {record.name}; or name another with --study.",
+                )
+            connection.execute(schema.studies.insert().values(rows.study_row(record)))
+
+        self._change(insert)
+
+    def note(self, study: str, key: str, value: object) -> None:
+        """Keep a small JSON value with the study, instead of an earlier one of the same key."""
+        table = schema.notes
+
+        def insert(connection: Connection) -> None:
+            connection.execute(table.delete().where(table.c.study == study, table.c.key == key))
+            connection.execute(table.insert().values(study=study, key=key, value=json.dumps(value)))
+
+        self._change(insert)
+
+    def notes(self, study: str) -> dict[str, Any]:
+        """All values kept with the study."""
+        query = select(schema.notes).where(schema.notes.c.study == study)
+        return {row["key"]: json.loads(row["value"]) for row in self._rows(query)}
+
+    # Runs
+
+    def add_run(self, run: Run) -> Run:
+        """Write a run about to start or, with a result, one that needs no trial; returns it as written."""
+        now = utc_now()
+        run = replace(run, started_at=now, owner=current_owner())
+        if run.result is not None:
+            run = replace(run, status=run.result.status, finished_at=now)
+
+        def insert(connection: Connection) -> None:
+            connection.execute(schema.runs.insert().values(rows.run_row(run)))
+            _insert_figures(connection, run.study, run.number, run.result)
+
+        self._change(insert)
+        return run
+
+    def finish_run(self, study: str, number: int, result: TrialResult) -> None:
+        """Write how a run ended. Raises StoreError when it is not there or already finished otherwise.
+
+        May be called again after an error: nothing is written twice.
+        """
+
+        def update(connection: Connection) -> None:
+            columns = schema.runs.c
+            before = connection.execute(
+                select(columns.result).where(*_is_run(study, number))
+            ).scalar_one_or_none()
+            if before == dump(result):
+                return
+            ended = schema.runs.update().where(*_is_run(study, number), columns.status.is_(None))
+            values = {"status": str(result.status), "result": dump(result), "finished_at": utc_now()}
+            if connection.execute(ended.values(values)).rowcount != 1:
+                raise StoreError(
+                    f"Trial {number} of study '{study}' is not running: it cannot end.",
+                    f"See: offtune show {study}",
+                )
+            _insert_figures(connection, study, number, result)
+
+        self._change(update)
+
+    def runs(self, study: str) -> list[Run]:
+        """All runs of the study by number."""
+        return self._runs(schema.runs.c.study == study)
+
+    def running(self, study: str) -> list[Run]:
+        """The runs that have no end yet, by number."""
+        return self._runs(schema.runs.c.study == study, schema.runs.c.status.is_(None))
+
+    def run(self, study: str, number: int) -> Run:
+        """One run. Raises UsageError where there is none of that number."""
+        run = self.find_run(study, number)
+        if run is None:
+            raise UsageError(
+                f"Study '{study}' has no trial {number}.", f"See its trials: offtune show {study}"
+            )
+        return run
+
+    def find_run(self, study: str, number: int) -> Run | None:
+        """One run, or None."""
+        return next(iter(self._runs(*_is_run(study, number))), None)
+
+    def find_measured(self, study: str, fingerprint: str) -> Run | None:
+        """The first measured run with the same effective ds_config."""
+        found = self._runs(*_is_measured(study), schema.runs.c.fingerprint == fingerprint)
+        return found[0] if found else None
+
+    def measured_count(self, study: str) -> int:
+        """How many runs count against the study's trial target."""
+        query = select(func.count().label("n")).select_from(schema.runs).where(*_is_measured(study))
+        return int(self._rows(query)[0]["n"])
+
+    def _change(self, action: Callable[[Connection], None]) -> None:
+        """Do `action` in one transaction, again after a pause while the database is locked."""
+        if not self._write:
+            raise StoreError(
+                f"{self.location} was opened for reading only.", "This is an error in offtune: report it."
+            )
+
+        def attempt() -> None:
+            with trouble(self.location), database.immediate(self._engine).begin() as connection:
+                action(connection)
+
+        retrying(attempt)
+
+    def _rows(self, query: Select[Any]) -> list[dict[str, Any]]:
+        with trouble(self.location), self._engine.connect() as connection:
+            return [row._asdict() for row in connection.execute(query)]
+
+    def _runs(self, *conditions: ColumnElement[bool]) -> list[Run]:
+        query = select(schema.runs).where(*conditions).order_by(schema.runs.c.number)
+        return [rows.run_from(row) for row in self._rows(query)]
+
+
+def new_study_name(existing: Iterable[str]) -> str:
+    """The first free name of study-1, study-2, ... after the highest one taken."""
+    numbers = [int(match[1]) for name in existing if (match := re.fullmatch(r"study-(\d+)", name))]
+    return f"study-{max(numbers, default=0) + 1}"
+
+
+def _is_run(study: str, number: int) -> tuple[ColumnElement[bool], ...]:
+    return (schema.runs.c.study == study, schema.runs.c.number == number)
+
+
+def _is_measured(study: str) -> tuple[ColumnElement[bool], ...]:
+    """`records.is_measured` in SQL."""
+    columns = schema.runs.c
+    ended = columns.status.is_not(None) & (columns.status != str(Status.INTERRUPTED))
+    return (columns.study == study, columns.ran.is_(True), columns.reuse_of.is_(None), ended)
+
+
+def _insert_figures(connection: Connection, study: str, number: int, result: TrialResult | None) -> None:
+    if result is None:
+        return
+    for table, new in (
+        (schema.measurements, rows.measurement_rows(study, number, result)),
+        (schema.series, rows.series_rows(study, number, result)),
+    ):
+        if new:
+            connection.execute(table.insert(), new)

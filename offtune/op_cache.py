@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,10 +106,10 @@ def all_locks() -> tuple[Path, ...]:
 
 
 def holder(lock: Path) -> Holder | None:
-    """Who holds a lock: a living process that has it open or works in its folder; None if nobody does.
+    """Who holds a lock: a living process that has it open, or a ninja in its folder; None if nobody does.
 
-    torch's FileBaton (2.13) keeps the file open while it compiles, and ninja and the compilers run in the
-    folder. A file of another user is taken as held, since we may not look into their processes.
+    torch's FileBaton (2.13) keeps the file open while it compiles, and ninja outlives a Python killed alone.
+    A file of another user is taken as held, since we may not look into their processes.
     """
     try:
         owner = lock.stat().st_uid
@@ -132,6 +132,18 @@ def _works_on(process: psutil.Process, lock: Path) -> bool:
         return False
 
 
-def stale_locks(paths: tuple[Path, ...]) -> Iterator[Path]:
-    """Those of `paths` that exist and nobody holds: with torch's FileBaton they block every later load."""
-    return (path for path in paths if path.exists() and holder(path) is None)
+def locks_outlive_builders() -> bool:
+    """Whether a killed build blocks later ones: torch's FileBaton does (2.13), the later FileLock not.
+
+    The kernel releases a FileLock with the process that held it, so a file without a holder is harmless then.
+    """
+    home = installed.folder("torch")
+    source = home / "utils" / "cpp_extension.py" if home is not None else None
+    return source is not None and source.exists() and "FileBaton(" in source.read_text(encoding="utf-8")
+
+
+def stale_locks(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Those of `paths` that nobody holds and that block every later load all the same."""
+    if not locks_outlive_builders():
+        return ()
+    return tuple(path for path in paths if path.exists() and holder(path) is None)

@@ -53,6 +53,16 @@ def search_path() -> str:
     return inherited if inherited.split(os.pathsep)[0] == own else os.pathsep.join((own, inherited))
 
 
+def child_paths() -> dict[str, str]:
+    """Environment in which a child finds this interpreter's programs and this very offtune."""
+    source = str(Path(__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    return {
+        "PATH": search_path(),
+        "PYTHONPATH": os.pathsep.join((source, inherited)) if inherited else source,
+    }
+
+
 def compiler() -> str | None:
     """The C++ compiler torch would call: $CXX or c++; None when there is no such program."""
     return shutil.which((os.environ.get("CXX") or "c++").split()[0], path=search_path())

@@ -26,6 +26,7 @@ _HEARTBEAT_S = 15.0
 _POLL_S = 0.5
 _LINE_BYTES = 2**20  # more than this without a line's end is not from our child
 _TAIL_BYTES = 500
+_END_S = 5.0  # from closing its output to its end
 # Cold builds of DeepSpeed 0.19.8 on two loaded cores, in seconds; they tell a person how long to wait.
 _USUAL_S = {
     "async_io": 550.0, "cpu_adagrad": 105.0, "cpu_adam": 110.0, "cpu_lion": 160.0, "deepspeed_shm_comm": 50.0,
@@ -61,6 +62,8 @@ def build(ops: Sequence[str], command: Sequence[str], say: Say, give_up: float) 
         try:
             for outcome in _outcomes(child, ops, say, give_up):
                 states[outcome.op] = outcome
+            with suppress(subprocess.TimeoutExpired):  # its own exit code says more than that of our kill
+                child.wait(max(0.0, min(_END_S, give_up - time.monotonic())))
         finally:
             _kill(child)
         unfinished = [op for op in ops if op not in states]
@@ -154,15 +157,21 @@ def _read(line: bytes, waiting: Sequence[str]) -> OpState | None:
         return None
     if op not in waiting or state not in ("ready", "failed", "unavailable"):
         return None
-    return OpState(op=op, state=state, seconds=seconds, error=error, remedy=_remedy(op, cause))
+    reason, remedy = _explained(op, error, cause)
+    return OpState(op=op, state=state, seconds=seconds, error=reason, remedy=remedy)
 
 
-def _remedy(op: str, cause: str) -> str:
-    if cause == "incompatible" and op == "async_io" and toolchain.libaio_header() is None:
-        return toolchain.NO_LIBAIO.remedy
-    if cause in ("no_cuda_toolkit", "cuda_mismatch"):
-        return toolchain.NO_CUDA_TOOLKIT.remedy
-    return "offtune doctor" if cause in ("incompatible", "compile") else ""
+def _explained(op: str, error: str, cause: str) -> tuple[str, str]:
+    """Reason and remedy in plain words; DeepSpeed's own where nothing better is known."""
+    if cause == "incompatible" and op == "async_io":
+        if toolchain.libaio_header() is None:
+            return toolchain.NO_LIBAIO.what, toolchain.NO_LIBAIO.remedy
+        return "a test program that uses libaio does not compile or link", "offtune doctor"
+    if cause == "no_cuda_toolkit":
+        return toolchain.NO_CUDA_TOOLKIT.what, toolchain.NO_CUDA_TOOLKIT.remedy
+    if cause == "cuda_mismatch":
+        return error, toolchain.NO_CUDA_TOOLKIT.remedy
+    return error, "offtune doctor" if cause in ("incompatible", "compile") else ""
 
 
 def _late(op: str) -> OpState:

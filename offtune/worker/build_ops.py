@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from subprocess import SubprocessError
 from typing import Any, TextIO
 
 # Class names in deepspeed/ops/op_builder, 0.19.8; the keys are the names of the compiled libraries.
@@ -53,12 +54,14 @@ def _attempt(op: str) -> tuple[str, str, str]:
     try:
         if not make.is_compatible(verbose=True):
             return "unavailable", make.error_log or f"DeepSpeed finds {op} incompatible", "incompatible"
-        make.load(verbose=True)
+        make.load(
+            verbose=False
+        )  # verbose, torch prints the compiler's complaint and leaves it out of the error
     except MissingCUDAException as error:
         return "unavailable", _tail(error), "no_cuda_toolkit"
     except CUDAMismatchException as error:
         return "unavailable", _tail(error), "cuda_mismatch"
-    except (RuntimeError, ImportError, OSError, ValueError, AssertionError) as error:
+    except (RuntimeError, ImportError, OSError, ValueError, AssertionError, SubprocessError) as error:
         return "failed", _tail(error), "compile"
     return "ready", "", ""
 

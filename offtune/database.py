@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from offtune.errors import StoreError, UsageError
 from offtune.lock import refusal
-from offtune.trouble import explain, not_a_database, trouble
+from offtune.trouble import not_a_database, trouble
 
 BUSY_TIMEOUT_S = 30.0  # Optuna's default of 5 s fails with slow disks (optuna#820)
 
@@ -64,23 +64,27 @@ def _file(path: Path) -> Place:
 
 def check_file(path: Path, *, write: bool) -> None:
     """Raise UsageError or StoreError where there cannot be a database; opens nothing for writing."""
+    with trouble(str(path)):
+        _check_kind(path, write=write)
+        header = _SQLITE_HEADER if not path.exists() else _read_header(path)
+    if header not in (b"", _SQLITE_HEADER):
+        raise not_a_database(str(path))
+
+
+def _check_kind(path: Path, *, write: bool) -> None:
     if path.is_dir():
         raise StoreError(
             f"{path} is a folder, not a database.", f"Name a file in it: --storage {path}/studies.db"
         )
     if not path.parent.is_dir():
         raise StoreError(f"There is no folder {path.parent}.", f"Make it first: mkdir -p {path.parent}")
-    if not path.exists():
-        if write:
-            return
+    if not path.exists() and not write:
         raise UsageError(f"There is no {path.name} in {path.parent}.", "Start a study with: offtune search")
-    try:
-        with path.open("rb") as file:
-            header = file.read(len(_SQLITE_HEADER))
-    except OSError as error:
-        raise explain(error, str(path)) from error
-    if header not in (b"", _SQLITE_HEADER):
-        raise not_a_database(str(path))
+
+
+def _read_header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE_HEADER))
 
 
 def connect(place: Place, *, write: bool, busy_timeout_s: float) -> Engine:
@@ -137,8 +141,8 @@ def sqlite_opener(path: Path, *, write: bool, busy_timeout_s: float) -> Callable
             return _opened(path, "mode=rwc", busy_timeout_s)
         try:
             return _opened(path, "mode=ro", busy_timeout_s)
-        except sqlite3.OperationalError:
-            if not _is_left_whole(path):
+        except sqlite3.OperationalError as error:
+            if "is locked" in str(error) or not _is_left_whole(path):
                 raise
             # A file in WAL mode in a read-only folder: SQLite wants to make its -shm file and cannot.
             return _opened(path, "mode=ro&immutable=1", busy_timeout_s)

@@ -54,12 +54,12 @@ def retrying(action: Callable[[], T]) -> T:
 _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         "unable to open database file",
-        "cannot be opened, or its folder is read-only.",
-        "Check its permissions; from a read-only folder copy it with its -wal file to one you can write to.",
+        "cannot be opened: you may not read it, or SQLite may not write beside it.",
+        "Check the permissions; copy it, with its -wal file if it has one, to a folder you may write to.",
     ),
     (
         "readonly database",
-        "or its folder is read-only.",
+        "cannot be written: the file or its folder is read-only.",
         "Copy it to a folder you can write to, and name the copy with --storage.",
     ),
     (
@@ -73,14 +73,15 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
         "Take a copy from before, or save what can be read: sqlite3 OLD .recover | sqlite3 NEW",
     ),
     (
+        # Also where a full disk has no room for the -shm file (SQLite 3.40, tmpfs).
         "disk I/O error",
-        "could not be read or written: the disk reports an error.",
-        "Check the disk and its space.",
+        "could not be read or written: the disk has an error, or is full.",
+        "Check the disk and its free space. Every trial already stored is kept.",
     ),
 )
 _BY_ERRNO = {
-    errno.EACCES: "readonly database",
-    errno.EPERM: "readonly database",
+    errno.EACCES: "unable to open database file",
+    errno.EPERM: "unable to open database file",
     errno.EROFS: "readonly database",
     errno.ENOSPC: "disk is full",
     errno.EDQUOT: "disk is full",

@@ -1,0 +1,217 @@
+"""Optuna's side of a study: draw raw parameters, queue them, tell a score.
+
+Covered: samplers, Optuna's storage and its troubles. Sampling keeps no state of its own: each draw comes from
+a fresh sampler seeded by the study's seed and the number of trials told so far, so a study that was
+interrupted goes on as if it had not been (tpe, random, gp; qmc counts its draws in the database, lost ones
+too). Not covered: what the parameters mean and our own rows (`study.py`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.study import StudyDirection
+from optuna.trial import Trial, TrialState
+
+from offtune.errors import StoreError, StudyMismatch, UsageError
+from offtune.score import Score
+from offtune.store import Store
+from offtune.trial import Point
+from offtune.trouble import trouble
+
+if TYPE_CHECKING:
+    from offtune.knobs import Knob
+    from offtune.space import Space
+
+METRIC = "samples/s"
+_MARK = "offtune"
+_GIVEN_UP = "given_up"
+_RETRY_OF = "retry_of"
+# What Optuna makes of a locked database or a full disk, the real error being behind it (Optuna 5.0.0).
+_WRAPPERS = (StorageInternalError, AssertionError, UnboundLocalError)
+
+# From the study's seed and the seed of one draw.
+SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
+    "tpe": lambda study_seed, draw_seed: TPESampler(seed=draw_seed),
+    "random": lambda study_seed, draw_seed: RandomSampler(seed=draw_seed),
+    "gp": lambda study_seed, draw_seed: GPSampler(
+        seed=draw_seed, independent_sampler=TPESampler(seed=draw_seed)
+    ),
+    "qmc": lambda study_seed, draw_seed: QMCSampler(
+        seed=study_seed,
+        scramble=True,
+        independent_sampler=RandomSampler(seed=draw_seed),
+        warn_independent_sampling=False,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One Optuna trial: number, raw parameters, what was noted with it, whether Optuna knows its end."""
+
+    number: int
+    raw: dict[str, Any]
+    attributes: dict[str, Any]
+    ended: bool
+
+
+class Sampling:
+    """The Optuna study of that name in the store's database, made if need be."""
+
+    def __init__(self, store: Store, name: str, *, seed: int, sampler: str) -> None:
+        self._location = store.location
+        self._name = name
+        self._seed = seed
+        self._sampler = sampler
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        first = self._make_sampler(0)
+        with self._trouble():
+            with store.lock_tables():
+                self._storage = _storage(store)
+            self._study = _load_or_create(self._storage, name, first)
+            self._study_id = self._storage.get_study_id_from_name(name)
+
+    def ask(self, space: Space) -> tuple[Draw, Point]:
+        """The next draw and its point: what is queued first, then what the sampler proposes."""
+        with self._trouble():
+            self._study.sampler = self._make_sampler(self._draw_index())
+            trial = self._study.ask()
+            point = space.suggest(lambda knob: _suggest(trial, knob))
+            return self.draw(trial.number), point
+
+    def queue(self, raw: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        """Queue raw parameters, unless they have been queued or drawn before."""
+        with self._trouble():
+            self._study.enqueue_trial(dict(raw), user_attrs=dict(attributes), skip_if_exists=True)
+
+    def queue_again(self, draw: Draw, attributes: Mapping[str, Any]) -> None:
+        """Queue the parameters of a draw that came to nothing; once for each draw."""
+        with self._trouble():
+            trials = self._study.get_trials(deepcopy=False)
+            if not any(trial.user_attrs.get(_RETRY_OF) == draw.number for trial in trials):
+                self._study.enqueue_trial(draw.raw, user_attrs={**attributes, _RETRY_OF: draw.number})
+
+    def tell(self, number: int, score: Score, attributes: Mapping[str, Any]) -> None:
+        """Tell the score of a draw, once; told again it changes nothing."""
+        with self._trouble():
+            trial = self._trial(number)
+            if self.draw(number).ended:
+                return
+            for name, value in attributes.items():
+                trial.set_user_attr(name, value)
+            with warnings.catch_warnings():  # of constraints that an interrupted tell has set already
+                warnings.simplefilter("ignore")
+                for name, overshoot in score.constraints.items():
+                    trial.set_constraint(name, overshoot)
+            self._study.tell(trial, score.value, state=TrialState.COMPLETE)
+
+    def fail(self, number: int, *, give_up: bool) -> None:
+        """Tell that a draw came to nothing; samplers ignore it, but after `give_up` they draw another."""
+        with self._trouble():
+            trial = self._trial(number)
+            if give_up:
+                trial.set_user_attr(_GIVEN_UP, True)
+            self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def draw(self, number: int) -> Draw:
+        """The draw of that number."""
+        with self._trouble():
+            trial = self._storage.get_trial(self._trial_id(number))
+            return Draw(
+                number=number,
+                raw=trial.system_attrs.get("fixed_params", trial.params),
+                attributes=dict(trial.user_attrs),
+                ended=trial.state.is_finished(),
+            )
+
+    def unended(self) -> list[int]:
+        """Numbers of the draws that were asked for and not told."""
+        with self._trouble():
+            running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            return [trial.number for trial in running]
+
+    def _draw_index(self) -> int:
+        """How many draws have had their effect on the next one; a failed one that is repeated has none."""
+        return sum(
+            trial.state is TrialState.COMPLETE or _GIVEN_UP in trial.user_attrs
+            for trial in self._study.get_trials(deepcopy=False)
+        )
+
+    def _make_sampler(self, index: int) -> BaseSampler:
+        if self._sampler not in SAMPLERS:
+            raise UsageError(
+                f"--sampler: there is no '{self._sampler}'.", f"Samplers are: {', '.join(SAMPLERS)}."
+            )
+        digest = sha256(f"{self._seed}:{index}".encode()).digest()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            try:
+                return SAMPLERS[self._sampler](self._seed, int.from_bytes(digest[:4], "big"))
+            except ImportError as error:
+                raise UsageError(
+                    f"--sampler {self._sampler} needs a package that is not installed: {error.name}.",
+                    "Install scipy, or leave out --sampler.",
+                ) from error
+
+    def _trial(self, number: int) -> Trial:
+        # Study.ask gives the same object, but only to the process that asked.
+        return Trial(self._study, self._trial_id(number))
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        with trouble(self._location, *_WRAPPERS):
+            yield
+
+
+def _storage(store: Store) -> optuna.storages.RDBStorage:
+    try:
+        return optuna.storages.RDBStorage(**store.optuna_arguments())
+    except RuntimeError as error:  # Optuna's own tables are of another version
+        raise StoreError(
+            f"{store.location}: {error}", "Update Optuna: pip install --upgrade optuna"
+        ) from error
+
+
+def _load_or_create(storage: optuna.storages.RDBStorage, name: str, sampler: BaseSampler) -> optuna.Study:
+    pruner = optuna.pruners.NopPruner()  # the default is a median pruner
+    known = {
+        summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)
+    }
+    if name in known:
+        study = optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
+    else:
+        study = optuna.create_study(
+            study_name=name, storage=storage, sampler=sampler, pruner=pruner, direction="maximize"
+        )
+    if study.directions != [StudyDirection.MAXIMIZE] or (
+        _MARK not in study.user_attrs and study.get_trials()
+    ):
+        raise StudyMismatch(
+            f"An Optuna study '{name}' that offtune did not make is in this database.",
+            "Use --study with another name.",
+        )
+    if _MARK not in study.user_attrs:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([METRIC])
+        study.set_user_attr(_MARK, True)
+    return study
+
+
+def _suggest(trial: Trial, knob: Knob) -> Any:
+    """The value of a knob, by the raw parameter Optuna suggests."""
+    if knob.kind == "choices":
+        return knob.value(trial.suggest_categorical(knob.name, knob.choices))
+    return knob.value(trial.suggest_int(knob.name, knob.low, knob.high, step=knob.step))

@@ -1,0 +1,201 @@
+"""One study as a conversation: ask for a point, tell what came of it.
+
+Covered: keeping our rows and Optuna's trials in step, reusing results, repairing what a killed process left
+half done. The row of a run is finished before Optuna is told, so what is missing after a crash can be told
+again. Not covered: sampling (`sampling.py`), running trials. The caller holds `Store.lock`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from offtune.errors import StoreError
+from offtune.lock import current_owner, is_alive, refusal
+from offtune.records import Limits, Origin, Run, best_run
+from offtune.sampling import Draw, Sampling
+from offtune.score import score
+from offtune.store import Store
+from offtune.trial import Point, Status, TrialResult, load
+from offtune.trouble import retrying
+
+if TYPE_CHECKING:
+    from offtune.space import Space
+
+# In a run's trial_dir: the TrialResult, written before the row, for when the database cannot take it.
+RESULT_FILE = "result.json"
+# A point that brought offtune down twice (say, by taking the machine with it) is not tried a third time.
+_CRASHES_TO_GIVE_UP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A point to try, under the number its run will have."""
+
+    number: int
+    point: Point
+    origin: Origin
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was done about one trial that a dead process left.
+
+    `told`: its row was finished, Optuna now knows; `recovered`: its result was in the trial's folder;
+    `interrupted`: it had not ended; `dropped`: it had not started. `run` is its row as found: what is left in
+    its `trial_dir` and `swap_dir` and under its `token` can be removed. `again`: its point is queued again.
+    """
+
+    number: int
+    action: Literal["told", "recovered", "interrupted", "dropped"]
+    run: Run | None
+    again: bool = False
+
+
+class Study:
+    """A study's points and runs; maximises samples per second within `limits`."""
+
+    def __init__(
+        self, store: Store, name: str, space: Space, *, limits: Limits, seed: int, sampler: str = "tpe"
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._space = space
+        self._limits = limits
+        self._sampling = Sampling(store, name, seed=seed, sampler=sampler)
+
+    def ask(self) -> Proposal:
+        """The next point to try: a queued one, or one from the sampler."""
+        draw, point = self._sampling.ask(self._space)
+        return Proposal(number=draw.number, point=point, origin=_origin(draw), label=_label(draw))
+
+    def enqueue(self, point: Point, origin: Origin, label: str) -> None:
+        """Queue a point (what it leaves open gets its default), once: also after a resume."""
+        whole = self._space.complete(point)
+        raw = {knob.name: knob.raw(whole[knob.name]) for knob in self._space.knobs if knob.name in whole}
+        self._sampling.queue(raw, {"origin": origin, "label": label})
+
+    def tell(self, number: int, result: TrialResult) -> None:
+        """Tell the sampler what came of a trial; its row must be finished before. Harmless when repeated."""
+        if result.status is Status.INTERRUPTED:
+            self.abandon(number)
+        else:
+            self._tell(number, result, {})
+
+    def reuse(self, number: int, earlier: Run) -> Run:
+        """Answer a proposal with the result of an earlier run of the same effective ds_config."""
+        if earlier.result is None:
+            raise StoreError(f"Trial {earlier.number} has not ended.", "Run the point instead.")
+        draw = self._sampling.draw(number)
+        run = Run(
+            study=self.name,
+            number=number,
+            origin=_origin(draw),
+            label=_label(draw),
+            point=self._point(draw),
+            ds_config=earlier.ds_config,
+            fingerprint=earlier.fingerprint,
+            result=earlier.result,
+            reuse_of=earlier.number,
+        )
+        run = self._store.add_run(run)
+        self._tell(number, earlier.result, {"reuse_of": earlier.number})
+        return run
+
+    def abandon(self, number: int) -> None:
+        """End a trial before its time: its point is queued again, and nothing is learned from it."""
+        self._end(number, crashed=False)
+
+    def best(self, limits: Limits | None = None) -> Run | None:
+        """The fastest measured run within the study's limits, or within others."""
+        return best_run(self._store.runs(self.name), limits or self._limits)
+
+    def measured_count(self) -> int:
+        """How many runs count against the trial target."""
+        return self._store.measured_count(self.name)
+
+    def reconcile(self) -> list[Repair]:
+        """Bring rows and Optuna's trials in step after a process died; to be called when a study is opened.
+
+        Raises StoreError where a process that owns an unfinished run is alive.
+        """
+        running = self._store.running(self.name)
+        for run in running:
+            if run.owner is not None and run.owner != current_owner() and is_alive(run.owner):
+                raise refusal(self.name, run.owner)
+        numbers = {run.number for run in running}.union(self._sampling.unended())
+        return [self._repair(number) for number in sorted(numbers)]
+
+    def _repair(self, number: int) -> Repair:
+        run = self._store.find_run(self.name, number)
+        if run is None:
+            return Repair(number=number, action="dropped", run=None, again=self._end(number, crashed=False))
+        result = run.result or _left_result(run)
+        if result is None or result.status is Status.INTERRUPTED:
+            again = self._end(number, crashed=run.result is None)
+            return Repair(number=number, action="interrupted", run=run, again=again)
+        if run.result is None:
+            self._store.finish_run(self.name, number, result)
+        self._tell(number, result, {} if run.reuse_of is None else {"reuse_of": run.reuse_of})
+        return Repair(number=number, action="told" if run.result else "recovered", run=run)
+
+    def _tell(self, number: int, result: TrialResult, more: dict[str, Any]) -> None:
+        draw = self._sampling.draw(number)
+        scored = score(result, self._limits)
+        attributes = {
+            "status": str(result.status),
+            "origin": _origin(draw),
+            "label": _label(draw),
+            "used_device_bytes": result.memory.used_device_bytes,
+            "feasible": scored.feasible,
+            **more,
+        }
+        retrying(partial(self._sampling.tell, number, scored, attributes))
+
+    def _end(self, number: int, *, crashed: bool) -> bool:
+        """End a trial as interrupted, row first; returns whether its point is queued again."""
+        run = self._store.find_run(self.name, number)
+        if run is not None and run.result is None:
+            ended = TrialResult(
+                status=Status.INTERRUPTED, reason="offtune was stopped before the trial ended."
+            )
+            self._store.finish_run(self.name, number, ended)
+        draw = self._sampling.draw(number)
+        if draw.ended:
+            return False
+        crashes = draw.attributes.get("crashes", 0) + int(crashed)
+        give_up = crashes >= _CRASHES_TO_GIVE_UP
+        # Without a row nothing was started: a queued point goes back as it was, any other is drawn anew.
+        again = not give_up and (run is not None or "origin" in draw.attributes)
+        if again:
+            origin = _origin(draw) if run is None else "retry"
+            self._sampling.queue_again(draw, {"origin": origin, "label": _label(draw), "crashes": crashes})
+        self._sampling.fail(number, give_up=give_up)
+        return again
+
+    def _point(self, draw: Draw) -> Point:
+        return {
+            knob.name: knob.value(draw.raw[knob.name]) for knob in self._space.knobs if knob.name in draw.raw
+        }
+
+
+def _origin(draw: Draw) -> Origin:
+    origin: Origin = draw.attributes.get("origin", "search")
+    return origin
+
+
+def _label(draw: Draw) -> str:
+    return str(draw.attributes.get("label", ""))
+
+
+def _left_result(run: Run) -> TrialResult | None:
+    """The result in the folder of a run whose row is unfinished, where there is a whole one."""
+    if run.trial_dir is None:
+        return None
+    try:
+        return load(TrialResult, (Path(run.trial_dir) / RESULT_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -20,8 +20,8 @@ from offtune.trial import DeviceKind
 from offtune.units import format_bytes
 
 __all__ = [
-    "Gpu", "Machine", "available_host_bytes", "cuda_gpus", "detect", "device_used_bytes", "fingerprint",
-    "oom_kills", "pcie_bytes_per_s", "process_used_bytes",
+    "Gpu", "Machine", "available_host_bytes", "cuda_gpus", "detect", "device_used_bytes", "driver_cuda",
+    "fingerprint", "oom_kills", "pcie_bytes_per_s", "process_used_bytes",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -107,6 +107,12 @@ def _named(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
         return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
     matches = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
+
+
+def driver_cuda() -> str | None:
+    """The newest CUDA the driver can run, such as '12.4'; None without a driver."""
+    code = _ask_driver(lambda nvml: int(nvml.nvmlSystemGetCudaDriverVersion_v2()))
+    return None if code is None else f"{code // 1000}.{code % 1000 // 10}"
 
 
 def device_used_bytes(gpu_index: int) -> int | None:

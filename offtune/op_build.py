@@ -57,7 +57,7 @@ def build(ops: Sequence[str], command: Sequence[str], say: Say, give_up: float) 
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             [*command, *ops], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-            env=_environment(), start_new_session=True,
+            env=child_environment(), start_new_session=True,
         )  # fmt: skip
         try:
             for outcome in _outcomes(child, ops, say, give_up):
@@ -75,7 +75,8 @@ def build(ops: Sequence[str], command: Sequence[str], say: Say, give_up: float) 
     return states
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
+    """The environment of a child that compiles or loads ops."""
     # ninja counts the machine's cores, not a container's, and each compiler takes about a gigabyte.
     jobs = os.environ.get("MAX_JOBS") or str(host.usable_cores())
     return {**os.environ, **toolchain.child_paths(), "MAX_JOBS": jobs}
@@ -102,7 +103,12 @@ def _outcomes(
 
 
 def _announcement(op: str) -> str:
-    return f"building {op}: about {format_seconds(_USUAL_S.get(op))}, once per machine"
+    return f"building {op}: {usual_time(op)}, once per machine"
+
+
+def usual_time(op: str) -> str:
+    """How long an op takes to compile, in words."""
+    return f"about {format_seconds(_USUAL_S.get(op))}"
 
 
 def _progress(op: str, seconds: float, group: int) -> str:

@@ -65,7 +65,7 @@ def built(op: str) -> bool:
 
 
 def _current(place: Path) -> bool:
-    """Compiled by this environment's torch and DeepSpeed, with nothing left to do for its ninja.
+    """Compiled for this environment's torch, DeepSpeed and compiler, with nothing left to do for its ninja.
 
     The cache is shared by all environments of a user with the same Python and CUDA versions, and each
     recompiles what another made: the include paths differ, and ninja 1.11 and 1.13 hash commands differently
@@ -76,7 +76,8 @@ def _current(place: Path) -> bool:
         return False
     text = recipe.read_text(encoding="utf-8", errors="replace")
     homes = (installed.folder("torch"), installed.folder("deepspeed"))
-    return all(f"{home}/" in text for home in homes) and _nothing_to_do(program, place)
+    marks = [f"cxx = {os.environ.get('CXX', 'c++')}\n", *(f"{home}/" for home in homes)]
+    return all(mark in text for mark in marks) and _nothing_to_do(program, place)
 
 
 def _nothing_to_do(ninja: str, place: Path) -> bool:

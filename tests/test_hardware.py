@@ -21,6 +21,7 @@ def test_this_machine_is_detected_without_a_driver(no_driver: None) -> None:
     assert machine.driver_version is None
     assert machine.cores >= 1
     assert 0 < hardware.available_host_bytes() <= machine.memory_bytes
+    assert hardware.driver_cuda() is None
     assert hardware.device_used_bytes(0) is None
     assert hardware.pcie_bytes_per_s(0) is None
 
@@ -55,6 +56,9 @@ class FakeDriver(ModuleType):
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "570.86"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12080
 
     def nvmlDeviceGetCount(self) -> int:
         return 2
@@ -107,6 +111,7 @@ def test_gpus_are_those_of_the_driver_and_the_library_is_started_once(
     assert [gpu.uuid for gpu in machine.gpus] == ["GPU-aaaa1111", "GPU-bbbb2222"]
     assert machine.gpus[0].memory_bytes == 80 * GIB
     assert machine.driver_version == "570.86"
+    assert hardware.driver_cuda() == "12.8"
     assert hardware.device_used_bytes(1) == 2 * GIB
     assert fake.starts == 1
 

@@ -34,6 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An op cache of our own: the real one belongs to the person."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(op_build, "_POLL_S", 0.02)
     monkeypatch.setattr(op_build, "_HEARTBEAT_S", 0.1)
     monkeypatch.setattr(ops, "_POLL_S", 0.02)
@@ -58,7 +59,7 @@ def compile_fake(cache: Path, op: str) -> Path:
     place = cache / op
     place.mkdir(parents=True)
     homes = [f"# -I{installed.folder(name)}/include" for name in ("torch", "deepspeed")]
-    recipe = ["rule copy", "  command = cp $in $out", f"build {op}.so: copy source.cpp", ""]
+    recipe = ["cxx = c++", "rule copy", "  command = cp $in $out", f"build {op}.so: copy source.cpp", ""]
     (place / "source.cpp").write_text("int x;")
     (place / "build.ninja").write_text("\n".join([*homes, *recipe]))
     subprocess.run([str(toolchain.ninja()), "-C", place], check=True, capture_output=True)
@@ -121,6 +122,12 @@ def test_a_library_of_another_environment_means_not_compiled(cache: Path) -> Non
     place = compile_fake(cache, "cpu_adam")
     recipe = place / "build.ninja"
     recipe.write_text(recipe.read_text().replace(str(installed.folder("torch")), "/elsewhere/torch"))
+    assert not op_cache.built("cpu_adam")
+
+
+def test_another_compiler_means_not_compiled(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_fake(cache, "cpu_adam")
+    monkeypatch.setenv("CXX", "clang++")
     assert not op_cache.built("cpu_adam")
 
 

@@ -92,7 +92,8 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         workload=_workload(options, device, world_size),
         device=device,
         gpus=gpus,
-        threads_per_rank=max(1, machine.cores // world_size),
+        # One core is left to the system and to offtune: shared cores are what makes step times jump.
+        threads_per_rank=max(1, (machine.cores - 1) // world_size),
         budget_bytes=budget,
         limit_bytes=budget - _headroom(options.headroom, budget),
         host_limit_bytes=_host_limit(options),
@@ -110,7 +111,9 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
 
 
 def _trial_timeout(options: Options) -> float:
-    return parse_seconds(options.trial_timeout, "--trial-timeout") if options.trial_timeout else _TRIAL_TIMEOUT_S
+    return (
+        parse_seconds(options.trial_timeout, "--trial-timeout") if options.trial_timeout else _TRIAL_TIMEOUT_S
+    )
 
 
 def _device(options: Options, machine: Machine) -> DeviceKind:
@@ -118,7 +121,10 @@ def _device(options: Options, machine: Machine) -> DeviceKind:
     if options.device is None:
         return "cuda" if has_cuda else "cpu"
     if options.device not in get_args(DeviceKind):
-        raise UsageError(f"--device: '{options.device}' is neither cuda nor cpu.", "Leave --device out to use what is there.")
+        raise UsageError(
+            f"--device: '{options.device}' is neither cuda nor cpu.",
+            "Leave --device out to use what is there.",
+        )
     if options.device == "cuda" and not has_cuda:
         raise UsageError("--device cuda: no CUDA GPU is visible here.", "Run: offtune doctor")
     return "cuda" if options.device == "cuda" else "cpu"
@@ -130,7 +136,10 @@ def _gpus(options: Options, machine: Machine, device: DeviceKind) -> tuple[int, 
     visible = hardware.cuda_gpus(machine)
     wanted = _positive(options.gpus if options.gpus is not None else len(visible), "--gpus")
     if wanted > len(visible):
-        raise UsageError(f"--gpus {wanted}: only {len(visible)} visible.", "Look at CUDA_VISIBLE_DEVICES, or ask for fewer.")
+        raise UsageError(
+            f"--gpus {wanted}: only {len(visible)} visible.",
+            "Look at CUDA_VISIBLE_DEVICES, or ask for fewer.",
+        )
     return tuple(gpu.index for gpu in visible[:wanted])
 
 
@@ -139,7 +148,9 @@ def _budget(options: Options, machine: Machine, gpus: tuple[int, ...]) -> int:
         return parse_bytes(options.budget, "--budget")
     cards = [gpu.memory_bytes for gpu in machine.gpus if gpu.index in gpus]
     if not cards:
-        raise UsageError("--budget is missing: without a GPU there is no card size to take it from.", "Try: --budget 2GB")
+        raise UsageError(
+            "--budget is missing: without a GPU there is no card size to take it from.", "Try: --budget 2GB"
+        )
     return min(cards)
 
 
@@ -151,12 +162,16 @@ def _headroom(text: str | None, budget: int) -> int:
         try:
             share = float(text.strip()[:-1]) / 100
         except ValueError:
-            raise UsageError(f"--headroom: '{text}' is not a percentage.", "Write it like 5% or 2GB.") from None
+            raise UsageError(
+                f"--headroom: '{text}' is not a percentage.", "Write it like 5% or 2GB."
+            ) from None
         headroom = round(budget * share)
     else:
         headroom = parse_bytes(text, "--headroom")
     if not 0 <= headroom < budget:
-        raise UsageError(f"--headroom: {text} leaves nothing of {format_bytes(budget)}.", "Write it like 5% or 2GB.")
+        raise UsageError(
+            f"--headroom: {text} leaves nothing of {format_bytes(budget)}.", "Write it like 5% or 2GB."
+        )
     return headroom
 
 
@@ -187,7 +202,9 @@ def _precision(text: str, device: DeviceKind) -> Precision:
     if text not in get_args(Precision):
         raise UsageError(f"--precision: unknown '{text}'.", "One of: bf16, fp16, fp32.")
     if text == "fp16" and device == "cpu":
-        raise UsageError("--precision fp16: DeepSpeed's CPU accelerator does not have it.", "Use bf16 or fp32.")
+        raise UsageError(
+            "--precision fp16: DeepSpeed's CPU accelerator does not have it.", "Use bf16 or fp32."
+        )
     precision: Precision = text  # type: ignore[assignment]
     return precision
 
@@ -197,7 +214,10 @@ def _seq_len(given: int | None, model: Model, device: DeviceKind) -> int:
     if given is None:
         return min(_SEQ_LEN[device], longest or _SEQ_LEN[device])
     if longest is not None and given > longest:
-        raise UsageError(f"--seq-len {given}: {model.name} takes at most {longest} tokens.", f"Use --seq-len {longest} or less.")
+        raise UsageError(
+            f"--seq-len {given}: {model.name} takes at most {longest} tokens.",
+            f"Use --seq-len {longest} or less.",
+        )
     return _positive(given, "--seq-len")
 
 
@@ -210,10 +230,14 @@ def max_positions(config: dict[str, Any]) -> int | None:
 
 
 def _global_batch(given: int | None, world_size: int, device: DeviceKind) -> int:
-    batch = _positive(given if given is not None else _SAMPLES_PER_RANK[device] * world_size, "--global-batch")
+    batch = _positive(
+        given if given is not None else _SAMPLES_PER_RANK[device] * world_size, "--global-batch"
+    )
     if batch % world_size:
         near = max(world_size, batch // world_size * world_size)
-        raise UsageError(f"--global-batch {batch} cannot be split over {world_size} ranks.", f"Use --global-batch {near}.")
+        raise UsageError(
+            f"--global-batch {batch} cannot be split over {world_size} ranks.", f"Use --global-batch {near}."
+        )
     return batch
 
 
@@ -222,17 +246,23 @@ def _nvme_path(text: str | None) -> str | None:
         return None
     path = Path(text).expanduser().resolve()
     if not path.is_dir():
-        raise UsageError(f"--nvme-path: there is no folder '{text}'.", f"Make it (mkdir -p {text}) or name another.")
+        raise UsageError(
+            f"--nvme-path: there is no folder '{text}'.", f"Make it (mkdir -p {text}) or name another."
+        )
     probe = path / ".offtune-writable"
     try:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UsageError(f"--nvme-path: cannot write to '{text}' ({error.strerror}).", "Name a writable folder.") from error
+        raise UsageError(
+            f"--nvme-path: cannot write to '{text}' ({error.strerror}).", "Name a writable folder."
+        ) from error
     return str(path)
 
 
 def _positive(value: int, option: str, least: int = 1) -> int:
     if value < least:
-        raise UsageError(f"{option} {value}: must be at least {least}.", f"Leave {option} out for the default.")
+        raise UsageError(
+            f"{option} {value}: must be at least {least}.", f"Leave {option} out for the default."
+        )
     return value

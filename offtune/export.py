@@ -34,6 +34,9 @@ _READING_ORDER = (
     "type",
 )
 
+# Set to keep a trial's log quiet; a training wants DeepSpeed's own reports.
+_TRIAL_ONLY_KEYS = frozenset({"steps_per_print", "wall_clock_breakdown"})
+
 # Keys DeepSpeed declares as int (runtime/zero/config.py, runtime/zero/offload_config.py and
 # runtime/swap_tensor/aio_config.py of 0.19.8). 5e8 passes its own check, but not every reader's: the aio
 # block and the top level are not checked at all and fail later.
@@ -68,7 +71,7 @@ def export_text(ds_config: DsConfig, format_name: str = "deepspeed") -> str:
 
 
 def portable(ds_config: DsConfig, nvme_path: str | None) -> DsConfig:
-    """A copy in which the trial's own swap folder is replaced by the person's `nvme_path`.
+    """A copy for somebody else's training: the swap folder is `nvme_path`, and what only served the trial is gone.
 
     Raises OfftuneError when the configuration swaps to NVMe and the study has no such path.
     """
@@ -76,7 +79,8 @@ def portable(ds_config: DsConfig, nvme_path: str | None) -> DsConfig:
     for block in ("offload_optimizer", "offload_param"):
         if isinstance(zero.get(block), Mapping):
             zero[block] = _with_swap_path(zero[block], nvme_path)
-    return {**ds_config, "zero_optimization": zero} if zero else dict(ds_config)
+    kept = {key: value for key, value in ds_config.items() if key not in _TRIAL_ONLY_KEYS}
+    return {**kept, "zero_optimization": zero} if zero else kept
 
 
 def _with_swap_path(offload: Mapping[str, Any], nvme_path: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,3 +136,21 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def memlock_bytes(root: Path = _ROOT) -> int | None:
+    """RLIMIT_MEMLOCK of this process; None when nothing limits it (unlimited, or CAP_IPC_LOCK)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY or _effective_capabilities(root) >> _CAP_IPC_LOCK & 1:
+        return None
+    return soft
+
+
+_CAP_IPC_LOCK = 14  # linux/capability.h
+
+
+def _effective_capabilities(root: Path) -> int:
+    for line in (root / "proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0

@@ -35,7 +35,8 @@ _SOURCE = str(Path(__file__).resolve().parent.parent)
 class Ranks(Protocol):
     """The running processes of one trial."""
 
-    pids: Sequence[int]
+    @property
+    def pids(self) -> Sequence[int]: ...
 
     def poll(self) -> dict[int, int]:
         """Exit codes so far, by rank; negative is a signal."""
@@ -92,7 +93,9 @@ class WarmServer:
             if event is None:
                 tail = self._log.read_text(errors="replace")[-800:] if self._log.exists() else ""
                 self.close()
-                raise OfftuneError(f"The training environment could not be loaded: {tail.strip()}", "Run: offtune doctor")
+                raise OfftuneError(
+                    f"The training environment could not be loaded: {tail.strip()}", "Run: offtune doctor"
+                )
             self.ready = event
         return self.ready
 
@@ -208,7 +211,9 @@ class ColdRanks:
     """
 
     def __init__(self, spec: TrialSpec, spec_path: Path, program: Sequence[str] = _COLD_PROGRAM) -> None:
-        self._processes = [self._start(spec, [*program, str(spec_path), str(rank)], rank) for rank in _ranks(spec)]
+        self._processes = [
+            self._start(spec, [*program, str(spec_path), str(rank)], rank) for rank in _ranks(spec)
+        ]
         self.pids = [process.pid for process in self._processes]
 
     @staticmethod

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
 from offtune import hardware, scratch
 from offtune.launch import ColdRanks, Ranks, ServerGone, WarmServer
 from offtune.trial import DeviceKind, RankReport, Status, TrialResult, TrialSpec, dump, load
-from offtune.verdict import Ending, verdict
+from offtune.verdict import Cause, Ending, verdict
 
 _POLL_S = 0.02
 # A rank whose partner died sits in a collective until gloo or NCCL gives up, minutes later.
@@ -50,6 +51,10 @@ class TrialRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the warm server."""
         if self.server is not None:
             self.server.close()
             self.server = None
@@ -65,7 +70,9 @@ class TrialRunner:
                 continue
             if not _was_bad_fork(spec):
                 return result
-            self._say("The warm server had touched the GPU before forking; trials start cold from here on (slower).")
+            self._say(
+                "The warm server had touched the GPU before forking; trials start cold from here on (slower)."
+            )
             self._warm = False
             break
         return run_trial(spec, ColdRanks, "cold")
@@ -88,7 +95,7 @@ def _server_log() -> Path:
     return folder / f"{os.getpid()}.log"
 
 
-def run_trial(spec: TrialSpec, launch: Launch, start: str) -> TrialResult:
+def run_trial(spec: TrialSpec, launch: Launch, start: Literal["warm", "cold"]) -> TrialResult:
     """One trial through `launch`. The result is also left as `result.json` in the trial's directory."""
     spec_path = Path(spec.trial_dir) / "spec.json"
     spec_path.write_text(dump(spec))
@@ -147,7 +154,9 @@ def _watch(spec: TrialSpec, ranks: Ranks, deadline: float) -> Ending:
         time.sleep(_POLL_S)
 
 
-def _cause(spec: TrialSpec, codes: dict[int, int], host: int, failed_at: float | None, deadline: float):  # type: ignore[no-untyped-def]
+def _cause(
+    spec: TrialSpec, codes: dict[int, int], host: int, failed_at: float | None, deadline: float
+) -> Cause | None:
     now = time.monotonic()
     if len(codes) == spec.workload.world_size:
         return "ended"
@@ -169,7 +178,9 @@ def _private_bytes(pid: int) -> int:
 
 def read_reports(spec: TrialSpec) -> list[RankReport | None]:
     """Each rank's report; None where there is none or only part of one."""
-    return [_read_report(Path(spec.trial_dir) / f"rank{rank}.json") for rank in range(spec.workload.world_size)]
+    return [
+        _read_report(Path(spec.trial_dir) / f"rank{rank}.json") for rank in range(spec.workload.world_size)
+    ]
 
 
 def _read_report(path: Path) -> RankReport | None:

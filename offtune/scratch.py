@@ -12,6 +12,7 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 _SHM = Path("/dev/shm")
 # csrc/cpu/comm/shm.cpp (DeepSpeed 0.19.8): deepspeed_allreduce_buffer_<uid>_<MASTER_ADDR>_<MASTER_PORT>_<rank>,
@@ -26,7 +27,7 @@ def new_token() -> str:
 
 def study_root(study: str) -> Path:
     """Where the trials of a study keep their scratch: the temporary folder of this user and study."""
-    return Path(tempfile.gettempdir()) / f"offtune-{os.getuid()}" / study
+    return Path(tempfile.gettempdir()) / f"offtune-{os.getuid()}" / quote(study, safe="")
 
 
 def make_trial_dir(study: str, number: int) -> Path:
@@ -39,7 +40,7 @@ def make_trial_dir(study: str, number: int) -> Path:
 
 def make_swap_dir(nvme_path: str, study: str, number: int) -> Path:
     """A new, empty directory for one trial's swap files on the NVMe device."""
-    path = Path(nvme_path) / f"offtune-{study}-trial-{number}"
+    path = Path(nvme_path) / f"offtune-{quote(study, safe='')}-trial-{number}"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True, mode=0o700)
     return path

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
@@ -192,9 +191,14 @@ class TrialResult:
     log_tail: str = ""
 
 
-@lru_cache(maxsize=None)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    # Built on first use and kept: building one takes longer than using it a thousand times.
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def dump(record: object) -> str:

@@ -23,12 +23,19 @@ def parse_bytes(text: str, option: str = "size") -> int:
     """Bytes from '40GB' (40e9) or '40GiB' (40 x 2^30). Raises UsageError naming `option`."""
     match = _NUMBER_AND_UNIT.match(text)
     if match is None:
-        raise UsageError(f"{option}: '{text}' is not a size.", "Write a number and a unit, such as 40GB or 40GiB.")
+        raise UsageError(
+            f"{option}: '{text}' is not a size.", "Write a number and a unit, such as 40GB or 40GiB."
+        )
     number, unit = match.groups()
     if not unit:
-        raise UsageError(f"{option}: '{text}' has no unit.", f"Did you mean {text.strip()}GB or {text.strip()}GiB?")
+        raise UsageError(
+            f"{option}: '{text}' has no unit.", f"Did you mean {text.strip()}GB or {text.strip()}GiB?"
+        )
     if unit.upper() not in _SIZE_UNITS:
-        raise UsageError(f"{option}: unknown unit '{unit}' in '{text}'.", "Units are B, KB, MB, GB, TB and KiB, MiB, GiB, TiB.")
+        raise UsageError(
+            f"{option}: unknown unit '{unit}' in '{text}'.",
+            "Units are B, KB, MB, GB, TB and KiB, MiB, GiB, TiB.",
+        )
     size = _whole(number, _SIZE_UNITS[unit.upper()])
     if size <= 0:
         raise UsageError(f"{option}: '{text}' is not more than nothing.", "Write a size such as 40GB.")

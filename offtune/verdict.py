@@ -15,6 +15,8 @@ from typing import Literal
 from offtune.trial import MemoryPeaks, RankReport, Status, TrialResult, TrialSpec
 from offtune.units import format_bytes, format_seconds
 
+Cause = Literal["ended", "deadline", "host_limit", "partner"]
+
 # Root causes first: one rank's failure makes its partners fail in less telling ways.
 _BY_OUTCOME = {
     "oom_gpu": Status.OOM_GPU,
@@ -34,7 +36,7 @@ class Ending:
     signals, taken before offtune killed anything. `oom_kills` counts the kernel's out-of-memory kills meanwhile.
     """
 
-    cause: Literal["ended", "deadline", "host_limit", "partner"]
+    cause: Cause
     codes: tuple[int | None, ...]
     oom_kills: int
     host_peak_bytes: int
@@ -100,9 +102,15 @@ def explain_exit(code: int) -> str:
 def _within_budget(spec: TrialSpec, memory: MemoryPeaks) -> tuple[Status, str]:
     device, host = memory.used_device_bytes, memory.used_host_bytes
     if device is None:
-        return Status.CRASHED, "Used device memory could not be measured, so nothing can be said about the budget."
+        return (
+            Status.CRASHED,
+            "Used device memory could not be measured, so nothing can be said about the budget.",
+        )
     if device > spec.limit_bytes:
-        return Status.OVER_BUDGET, f"Used {format_bytes(device)}, {format_bytes(device - spec.limit_bytes)} over the budget."
+        return (
+            Status.OVER_BUDGET,
+            f"Used {format_bytes(device)}, {format_bytes(device - spec.limit_bytes)} over the budget.",
+        )
     if host is not None and host > spec.host_limit_bytes:
         return Status.OVER_BUDGET, f"Used {format_bytes(host)} of host memory, over the host budget."
     return Status.OK, ""
@@ -111,7 +119,9 @@ def _within_budget(spec: TrialSpec, memory: MemoryPeaks) -> tuple[Status, str]:
 def _merge(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> TrialResult:
     """Figures over all ranks: the slowest rank's steps, the fullest rank's memory, the sum of host memory."""
     if not reports:
-        return TrialResult(status=Status.CRASHED, memory=_memory([], ending), seconds=ending.seconds, exit_codes=ending.codes)
+        return TrialResult(
+            status=Status.CRASHED, memory=_memory([], ending), seconds=ending.seconds, exit_codes=ending.codes
+        )
     first = min(reports, key=lambda report: report.rank)
     complete = all(report.outcome in ("done", "diverged") for report in reports)
     steps = tuple(max(same) for same in zip(*(report.step_s for report in reports), strict=False))

@@ -9,14 +9,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offtune.export import portable
+from offtune.export import portable, provenance
 from offtune.records import Run, StudyRecord
+from offtune.report.export_page import verification_entry
 from offtune.report.gain import Gain
 from offtune.report.summary import Summary
 from offtune.trial import Status, as_dict
+from offtune.verify import Verification
 
 STUDY_SCHEMA = "offtune.study/1"
 LIST_SCHEMA = "offtune.studies/1"
+EXPORT_SCHEMA = "offtune.export/1"
 TRIAL_SCHEMA = "offtune.trial/1"
 
 
@@ -50,6 +53,15 @@ def list_document(summaries: Iterable[Summary]) -> dict[str, Any]:
 def trial_document(run: Run) -> dict[str, Any]:
     """One trial in full: what was asked, what came of it, and where it ran."""
     return _strict_dict({"schema": TRIAL_SCHEMA, **as_dict(run)})
+
+
+def export_document(
+    study: StudyRecord, run: Run, ds_config: Mapping[str, Any], outcome: Verification | None
+) -> dict[str, Any]:
+    """An exported configuration with where it comes from and, when asked for, how it verified."""
+    verification = verification_entry(outcome) if outcome else None
+    whole = {"schema": EXPORT_SCHEMA, **provenance(study, run), "ds_config": ds_config, "verification": verification}
+    return _strict_dict(whole)
 
 
 def _study_head(summary: Summary) -> dict[str, Any]:

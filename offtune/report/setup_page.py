@@ -6,12 +6,13 @@ Covered: checks with their remedies; resolved settings, the space and its notes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from offtune.knobs import Knob
 from offtune.records import Limits, StudyRecord
 from offtune.report.page import Block, Facts, Heading, Line, Page, Tone
 from offtune.report.words import CPU_CAVEATS, CPU_REMEDY, budget_text
+from offtune.trial import as_dict
 from offtune.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -128,3 +129,27 @@ def _knob_lines(knob: Knob) -> tuple[Block, ...]:
 def _baseline_blocks(space: Space) -> list[Block]:
     names = [label for label, _ in space.baselines()]
     return [Line(text=f"Tried first, as baselines: {'; '.join(names)}.")] if names else []
+
+
+def dry_run_document(config: RunConfig, space: Space, notes: Iterable[str] = ()) -> dict[str, Any]:
+    """The same as JSON values."""
+    knobs = [
+        {"name": knob.name, "about": knob.about, "values": list(knob.values), "default": knob.default}
+        for knob in space.knobs
+    ]
+    return {
+        "schema": "offtune.plan/1",
+        "settings": as_dict(config),
+        "space": {"name": space.name, "points": space.size(), "knobs": knobs},
+        "baselines": [{"label": label, "point": point} for label, point in space.baselines()],
+        "notes": [*space.notes, *notes],
+    }
+
+
+def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
+    """The checks as JSON values."""
+    entries = [
+        {"name": check.name, "state": str(check.state), "detail": check.detail, "remedy": check.remedy}
+        for check in checks
+    ]
+    return {"schema": "offtune.doctor/1", "checks": entries}

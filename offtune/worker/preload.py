@@ -68,4 +68,6 @@ def _load_ops(ops: Sequence[str]) -> None:
     from offtune.worker.build_ops import builder
 
     for op in ops:
-        builder(op).load(verbose=False)
+        make = builder(op)
+        if make is not None:
+            make.load(verbose=False)

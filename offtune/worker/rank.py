@@ -64,7 +64,9 @@ def _forked_after_cuda(spec: TrialSpec) -> bool:
 
 
 def _bad_fork(rank: int) -> RankReport:
-    return RankReport(rank=rank, outcome="bad_fork", error="The warm server had touched CUDA before the fork.")
+    return RankReport(
+        rank=rank, outcome="bad_fork", error="The warm server had touched CUDA before the fork."
+    )
 
 
 def write(spec: TrialSpec, report: RankReport) -> None:

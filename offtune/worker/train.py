@@ -6,16 +6,17 @@ Covered: the measured loop and telling apart how it can fail. Not covered: start
 
 from __future__ import annotations
 
-import os
 import time
+import traceback
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 
-from offtune.trial import DeviceKind, RankReport, TrialSpec
+from offtune.trial import DeviceKind, MemoryPeaks, RankReport, TrialSpec
 from offtune.worker import memory, workload
 from offtune.worker.phases import PhaseClock
 
@@ -62,7 +63,9 @@ class Rank:
         model = workload.build_model(self.spec.workload, self.spec.ds_config, device)
         self._stage("initialize DeepSpeed")
         parameters = [p for p in model.parameters() if p.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=dict(self.spec.ds_config))
+        engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=parameters, config=dict(self.spec.ds_config)
+        )
         return engine
 
     def _watch_memory(self, device: torch.device) -> None:
@@ -134,10 +137,10 @@ class Rank:
         )
 
     def _failed(self, error: Exception) -> RankReport:
-        import traceback
-
         traceback.print_exc()
-        return self._report(outcome_of(error, self.progress.stage), f"{type(error).__name__}: {_first_lines(error)}")
+        return self._report(
+            outcome_of(error, self.progress.stage), f"{type(error).__name__}: {_first_lines(error)}"
+        )
 
     def _report(self, outcome: Any, error: str) -> RankReport:
         return RankReport(
@@ -152,9 +155,9 @@ class Rank:
             versions=versions(),
         )
 
-    def _peaks(self) -> memory.MemoryPeaks:
+    def _peaks(self) -> MemoryPeaks:
         if self.resident is None:
-            return memory.MemoryPeaks()
+            return MemoryPeaks()
         allocated = reserved = None
         if self.spec.device == "cuda":
             allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
@@ -166,7 +169,7 @@ def _join(spec: TrialSpec, rank: int) -> None:
     deepspeed.init_distributed(
         auto_mpi_discovery=False,
         verbose=False,
-        init_method=f"file://{os.path.join(spec.trial_dir, 'rendezvous')}",
+        init_method=f"file://{Path(spec.trial_dir) / 'rendezvous'}",
         rank=rank,
         world_size=spec.workload.world_size,
     )
@@ -231,13 +234,13 @@ def outcome_of(error: Exception, stage: str) -> str:
 
 # cudaErrorMemoryAllocation; torch.AcceleratorError carries it also when pinned host memory ran out.
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
-# Less free device memory than one large allocator segment (20 MiB, CUDACachingAllocator) means the device is full.
+# Less than one large segment of torch's allocator (20 MiB, CUDACachingAllocator): the device is full.
 _FULL_BELOW_BYTES = 20 * 2**20
 
 
 def _device_is_full() -> bool:
     free, _ = torch.cuda.mem_get_info()
-    return free < _FULL_BELOW_BYTES
+    return bool(free < _FULL_BELOW_BYTES)
 
 
 def _deepspeed_refusals() -> tuple[type[Exception], ...]:

@@ -42,7 +42,8 @@ def _placement(ds_config: DsConfig, device: torch.device) -> AbstractContextMana
         # Without zero.Init every rank would first hold the whole model (DeepSpeed issue 7021).
         context: AbstractContextManager[Any] = deepspeed.zero.Init(config_dict_or_path=ds_config)
         return context
-    return device
+    on_device: AbstractContextManager[Any] = device
+    return on_device
 
 
 @contextlib.contextmanager
@@ -57,7 +58,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_hf_init() -> Iterator[None]:
-    """Skip the library's own weight initialisation: ours replaces it, and under zero.Init it sees empty shards."""
+    """Skip the library's own initialisation: ours replaces it, and under zero.Init it sees empty shards."""
     try:
         from transformers.initialization import no_init_weights
     except ImportError:  # before transformers 5
@@ -83,7 +84,9 @@ def _fill(name: str, parameter: torch.Tensor, seed: int) -> None:
     parameter.normal_(0.0, _INIT_STD, generator=generator)
 
 
-def micro_batches(workload: Workload, step: int, rank: int, micro_batch: int, device: torch.device) -> list[torch.Tensor]:
+def micro_batches(
+    workload: Workload, step: int, rank: int, micro_batch: int, device: torch.device
+) -> list[torch.Tensor]:
     """Token ids of one optimizer step for one rank: tensors [micro_batch, seq_len], int64.
 
     Sample `i` of the global batch is the same whatever the split into micro-batches and ranks.

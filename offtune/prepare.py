@@ -1,0 +1,179 @@
+"""What only the training environment knows, found out before the first trial: ops, parameters, the space.
+
+Covered: building ops, starting the warm server, counting the model's parameters, fitting the space. Not
+covered: trials.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offtune import host, installed, op_cache, ops, toolchain
+from offtune.config import RunConfig
+from offtune.errors import OfftuneError, UsageError
+from offtune.launch import ServerGone, WarmServer, child_environment
+from offtune.models import ModelProfile
+from offtune.runner import TrialRunner
+from offtune.space import Space
+from offtune.trial import Facts, load
+
+Say = Callable[[str], None]
+_INSPECT_S = 120.0
+_ALWAYS_LOADED = "deepspeed_shm_comm"
+_RECORDED_PACKAGES = ("torch", "deepspeed", "transformers", "optuna", "offtune")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A machine ready for trials: close `runner` when done. `notes` are for the person."""
+
+    facts: Facts
+    space: Space
+    ops: tuple[str, ...]
+    runner: TrialRunner
+    notes: tuple[str, ...]
+
+
+def prepare(config: RunConfig, space: Space, say: Say) -> Prepared:
+    """Build what is missing, load everything once, and narrow the space to what works here."""
+    ready, notes = _ready_ops(config, space, say)
+    say("Loading torch, DeepSpeed and transformers once; each trial starts from there.")
+    runner = TrialRunner(
+        config.device, config.threads_per_rank, ready, str(config.workload.model_config["model_type"]), say
+    )
+    try:
+        profile = profile_model(runner, config)
+        facts = make_facts(config, profile, frozenset(ready))
+        fitted = space.fit(facts)
+    except BaseException:
+        runner.close()
+        raise
+    return Prepared(facts=facts, space=fitted, ops=ready, runner=runner, notes=notes)
+
+
+def make_facts(config: RunConfig, profile: ModelProfile, ready: frozenset[str]) -> Facts:
+    """The facts a point is judged against, from what is known before any trial."""
+    return Facts(
+        workload=config.workload,
+        device=config.device,
+        parameter_numels=profile.parameter_numels,
+        nvme_dir=config.nvme_path,
+        ops=ready,
+        deepspeed_version=installed.version("deepspeed") or "0",
+        memlock_bytes=host.memlock_bytes(),
+    )
+
+
+def spec_fields(config: RunConfig, ready: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a TrialSpec that are the same for every trial of a study."""
+    return {
+        "workload": config.workload,
+        "device": config.device,
+        "gpus": config.gpus,
+        "warmup_steps": config.warmup_steps,
+        "steps": config.steps,
+        "deadline_s": config.trial_timeout_s,
+        "limit_bytes": config.limit_bytes,
+        "host_limit_bytes": config.host_limit_bytes,
+        "threads_per_rank": config.threads_per_rank,
+        "ops": ready,
+    }
+
+
+def recorded_versions() -> dict[str, str]:
+    """Versions that are stored with a study and compared on resume."""
+    return installed.versions(*_RECORDED_PACKAGES)
+
+
+def needed(config: RunConfig, space: Space) -> tuple[str, ...]:
+    """The DeepSpeed ops that trials of this space may load."""
+    placements = [str(p) for knob in space.knobs if knob.name == "placement" for p in knob.choices]
+    return ops.needed_ops(
+        config.device, config.workload.optimizer, placements, nvme=config.nvme_path is not None
+    )
+
+
+def _ready_ops(config: RunConfig, space: Space, say: Say) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    states = ops.prepare(needed(config, space), config.device, say, ops.BUILD_DEADLINE_S)
+    ready = tuple(name for name, state in states.items() if state.state == "ready")
+    if (lost := states.get(_ALWAYS_LOADED)) is not None and lost.state != "ready":
+        # init_distributed compiles it even for one rank: without it every configuration fails alike.
+        raise OfftuneError(
+            f"DeepSpeed cannot train here: {lost.error}.", lost.remedy or "Run: offtune doctor"
+        )
+    notes = tuple(
+        f"Without {name}: {state.error}. {state.remedy}"
+        for name, state in states.items()
+        if name not in ready
+    )
+    return ready, notes
+
+
+def profile_model(runner: TrialRunner, config: RunConfig) -> ModelProfile:
+    """Count the model's parameters in a forked process, on the meta device."""
+    assert runner.server is not None
+    with tempfile.TemporaryDirectory(prefix="offtune-model-") as folder:
+        source, answer = Path(folder) / "config.json", Path(folder) / "profile.json"
+        source.write_text(json.dumps(config.workload.model_config))
+        _inspect(runner.server, source, answer, config)
+        return load(ModelProfile, answer.read_bytes())
+
+
+def _inspect(server: WarmServer, source: Path, answer: Path, config: RunConfig) -> None:
+    try:
+        process = server.inspect(source, answer)
+    except ServerGone:
+        raise OfftuneError(
+            "The training environment ended while it was loaded.", "Run: offtune doctor"
+        ) from None
+    give_up = time.monotonic() + _INSPECT_S
+    while not process.poll() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    process.kill()
+    if not answer.exists():
+        raise _cannot_build(config)
+
+
+def profile_apart(config: RunConfig) -> ModelProfile:
+    """The same count in a process of its own, for when no warm server is wanted."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "offtune.worker.inspect_model"],
+        input=json.dumps(config.workload.model_config).encode(),
+        capture_output=True,
+        env=child_environment(config.device, config.threads_per_rank),
+        timeout=_INSPECT_S,
+        check=False,
+    )
+    if answer.returncode != 0:
+        raise _cannot_build(config)
+    return load(ModelProfile, answer.stdout)
+
+
+def expected_ops(config: RunConfig, space: Space) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The ops a search would have, and notes on those it would build or lack; builds nothing."""
+    wanted = needed(config, space)
+    missing = [op for op in wanted if not op_cache.built(op)]
+    lacks = {op: _lacks(op) for op in missing}
+    notes = [f"{op} would be built first." for op in missing if not lacks[op]]
+    notes += [f"Without {op}: {lack.what}. {lack.remedy}" for op in missing for lack in lacks[op]]
+    return frozenset(op for op in wanted if not lacks.get(op)), tuple(notes)
+
+
+def _lacks(op: str) -> tuple[toolchain.Lack, ...]:
+    needs_libaio = op == "async_io" and toolchain.libaio_header() is None
+    return (*toolchain.lacks(), *((toolchain.NO_LIBAIO,) if needs_libaio else ()))
+
+
+def _cannot_build(config: RunConfig) -> UsageError:
+    return UsageError(
+        f"--model: transformers cannot build '{config.workload.model_name}' from its configuration.",
+        "See the model's config.json; a preset such as llama-5m works.",
+    )

@@ -1,0 +1,175 @@
+"""A search from end to end: a new study or an old one, opened, prepared, run, summed up.
+
+Covered: what must be settled before the first trial, in the order that fails soonest, and what a resume
+refuses. Not covered: the loop (`search.py`) and what is shown (`report`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+from offtune import hardware, prepare
+from offtune.config import Options, RunConfig, resolve
+from offtune.errors import StudyMismatch, UsageError
+from offtune.records import Limits, Run, StudyRecord, utc_now
+from offtune.report.miss import study_limits
+from offtune.report.summary import Summary, summarise
+from offtune.search import Search, Watcher
+from offtune.space import Space, load_space
+from offtune.store import Store, new_study_name
+from offtune.study import Study
+from offtune.trial import as_dict, load
+
+
+class Progress(Watcher, Protocol):
+    """A watcher that is also told how the search begins."""
+
+    def start(self, study: StudyRecord, limits: Limits, *, best: Run | None = None, done: int = 0,
+              time_limit_s: float | None = None, notes: Iterable[str] = ()) -> None: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a resume asks to be different: more trials, another time limit, or to go on in spite of differences."""
+
+    trials: int | None = None
+    time_s: float | None = None
+    budget_bytes: int | None = None
+    anyway: bool = False
+
+
+def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
+    """Everything resolved as `search` would, and nothing run: settings, fitted space, notes."""
+    config = resolve(options, hardware.detect())
+    space = load_space(config.space)
+    ready, notes = prepare.expected_ops(config, space)
+    facts = prepare.make_facts(config, prepare.profile_apart(config), ready)
+    return config, space.fit(facts), notes
+
+
+def start(options: Options, storage: str, name: str | None, progress: Progress) -> Summary:
+    """A new study, run to its target. Raises UsageError before anything is built when something cannot work."""
+    config = resolve(options, hardware.detect())
+    space = load_space(config.space)
+    with Store.open(storage, write=True) as store:
+        name = _free_name(store, name)
+        with store.lock(name), _ready(config, space, progress) as ready:
+            record = _record(name, config, ready)
+            store.add_study(record)
+            return _run(store, record, config, ready, progress)
+
+
+def resume(storage: str, name: str | None, changes: Changes, progress: Progress) -> Summary:
+    """An old study, run on to its own target. Raises StudyMismatch where it was made for something else."""
+    with Store.open(storage, write=False) as store:
+        record = store.study(name)
+    config = stored_config(record)
+    _refuse_differences(record, config, changes)
+    config = _changed(config, changes)
+    with Store.open(storage, write=True) as store, store.lock(record.name):
+        with _ready(config, load_space(config.space), progress) as ready:
+            _refuse_other_space(record, ready.space)
+            return _run(store, replace(record, target_trials=config.trials), config, ready, progress)
+
+
+@contextmanager
+def _ready(config: RunConfig, space: Space, progress: Progress) -> Iterator[prepare.Prepared]:
+    """The prepared machine; its warm server ends on the way out."""
+    prepared = prepare.prepare(config, space, progress.note)
+    with prepared.runner:
+        yield prepared
+
+
+def _run(
+    store: Store, record: StudyRecord, config: RunConfig, ready: prepare.Prepared, progress: Progress
+) -> Summary:
+    limits = study_limits(record)
+    study = Study(store, record.name, ready.space, limits=limits, seed=config.seed, sampler=config.sampler)
+    search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
+                    runner=ready.runner, watcher=progress)  # fmt: skip
+    search.repair()
+    for label, point in ready.space.baselines():
+        study.enqueue(point, "baseline", label)
+    progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
+                   notes=(*ready.space.notes, *ready.notes))  # fmt: skip
+    store.note(record.name, "ended", search.run())
+    return summarise(record, store.runs(record.name))
+
+
+def _free_name(store: Store, name: str | None) -> str:
+    taken = [record.name for record in store.studies()]
+    if name is None:
+        return new_study_name(taken)
+    if name in taken:
+        raise UsageError(
+            f"--study: there is a study '{name}' already.", f"Go on with it: offtune resume {name}"
+        )
+    return name
+
+
+def _record(name: str, config: RunConfig, ready: prepare.Prepared) -> StudyRecord:
+    extra = {
+        "versions": prepare.recorded_versions(),
+        "space_digest": ready.space.digest(),
+        "notes": [*ready.space.notes, *ready.notes],
+    }
+    return StudyRecord(
+        name=name,
+        created_at=utc_now(),
+        settings={**as_dict(config), **extra},
+        target_trials=config.trials,
+        model=config.workload.model_name,
+        device=config.device,
+        budget_bytes=config.budget_bytes,
+    )
+
+
+def stored_config(record: StudyRecord) -> RunConfig:
+    """The settings a study was started with."""
+    names = {field.name for field in fields(RunConfig)}
+    kept = {key: value for key, value in record.settings.items() if key in names}
+    return load(RunConfig, json.dumps(kept))
+
+
+def _changed(config: RunConfig, changes: Changes) -> RunConfig:
+    wanted: dict[str, Any] = {"trials": changes.trials, "time_s": changes.time_s}
+    return replace(config, **{key: value for key, value in wanted.items() if value is not None})
+
+
+def _refuse_differences(record: StudyRecord, config: RunConfig, changes: Changes) -> None:
+    """A figure measured elsewhere cannot be ranked beside one measured here."""
+    here = hardware.fingerprint(hardware.detect(), config.device, config.gpus)
+    found = [*_differences("machine", config.machine, here)]
+    found += _differences("version of", record.settings.get("versions") or {}, prepare.recorded_versions())
+    if changes.budget_bytes is not None and changes.budget_bytes != config.budget_bytes:
+        raise StudyMismatch(
+            f"Study '{record.name}' was made for a budget of {config.budget_bytes} bytes, not {changes.budget_bytes}.",
+            "Start a new one for another budget; offtune export --budget picks from this one.",
+        )
+    if found and not changes.anyway:
+        raise StudyMismatch(
+            f"Study '{record.name}' was made under other conditions: {'; '.join(found)}.",
+            "Resume it there, start a new one here, or say --anyway to mix figures that may not compare.",
+        )
+
+
+def _refuse_other_space(record: StudyRecord, space: Space) -> None:
+    if record.settings.get("space_digest") != space.digest():
+        raise StudyMismatch(
+            f"Study '{record.name}' searched another space: the file of '{space.name}', an op or the workload "
+            "it was fitted to has changed.",
+            "Restore it, or start a new study.",
+        )
+
+
+def _differences(what: str, before: dict[str, str], now: dict[str, str]) -> list[str]:
+    names = [*before, *(name for name in now if name not in before)]
+    return [
+        f"{what} {name}: {before.get(name, 'none')} then, {now.get(name, 'none')} now"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from offtune.ds_identity import canonical, effective_ratio, fingerprint
-from offtune.ds_keys import AIO_DEFAULTS, DEFAULT_GRADIENT_CLIPPING, block, key_problems
+from offtune.ds_key_rules import key_problems
+from offtune.ds_keys import AIO_DEFAULTS, DEFAULT_GRADIENT_CLIPPING, block
 from offtune.ds_rules import problems
 from offtune.ds_zero import chosen, placement_of, zero_block
 from offtune.errors import ConfigError
@@ -98,8 +99,8 @@ def _without_auto(value: Any) -> Any:
 
 
 def _batch(base: DsConfig, point: Point, workload: Workload) -> DsConfig:
-    micro = point.get("micro_batch", base.get("train_micro_batch_size_per_gpu", 1))
-    steps = workload.global_batch // (micro * workload.world_size) if micro else 0
+    micro = int(point.get("micro_batch") or base.get("train_micro_batch_size_per_gpu", 1))
+    steps = workload.global_batch // (micro * workload.world_size)
     return {
         "train_batch_size": workload.global_batch,
         "train_micro_batch_size_per_gpu": micro,

@@ -1,8 +1,8 @@
 """DeepSpeed's configuration keys: what each block may hold, its defaults, and what came and went by version.
 
 Covered: the blocks in which DeepSpeed refuses unknown keys, and the keys it refuses by name. Not covered:
-rules across keys (`ds_rules`). Read from the releases 0.19.6, 0.19.7 and 0.19.8: deepspeed/runtime/config.py,
-runtime/zero/config.py, runtime/zero/offload_config.py, runtime/precision_config.py,
+judging a file by them (`ds_key_rules`). Read from the releases 0.19.6, 0.19.7 and 0.19.8, under deepspeed/:
+runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py, runtime/precision_config.py,
 runtime/zenflow/zenflow_config.py, runtime/swap_tensor/aio_config.py and compile/config.py.
 """
 
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any
 
 from offtune.trial import DsConfig
@@ -228,63 +227,3 @@ def block(ds_config: DsConfig, path: str) -> dict[str, Any]:
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
     return dict(found) if isinstance(found, Mapping) else {}
-
-
-def key_problems(ds_config: DsConfig, version_text: str) -> Iterator[str]:
-    """Keys and values that this version of DeepSpeed refuses by themselves, one sentence each."""
-    version = parse_version(version_text)
-    for path, first_refused in REMOVED.items():
-        parent, _, key = path.rpartition(".")
-        if version >= first_refused and key in (block(ds_config, parent) if parent else ds_config):
-            yield f"{path}: DeepSpeed {version_text} refuses this key, which it no longer has; remove it."
-    for path in WHOLE_NUMBERS:
-        parent, _, key = path.rpartition(".")
-        value = (block(ds_config, parent) if parent else ds_config).get(key, 1)
-        if _wanted(1, value) or value < 1:
-            yield f"{path}: {value!r} is not a whole number above 0, which DeepSpeed needs there; write one."
-    for path, defaults in STRICT_BLOCKS.items():
-        yield from _shape_problems(ds_config, path)
-        known = _known_keys(path, defaults, version)
-        for key, value in block(ds_config, path).items():
-            yield from _entry_problems(path, key, value, known, version)
-
-
-def _shape_problems(ds_config: DsConfig, path: str) -> Iterator[str]:
-    parent, _, key = path.rpartition(".")
-    value = (block(ds_config, parent) if parent else ds_config).get(key)
-    if value is not None and not isinstance(value, Mapping):
-        yield f"{path}: {value!r} is not a block of keys; write one, such as {{}}, or remove it."
-
-
-def _known_keys(path: str, defaults: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    known = {key: value for key, value in defaults.items() if version >= ADDED.get(f"{path}.{key}", ())}
-    if path == "zero_optimization":
-        known |= {alias: defaults[key] for alias, key in ZERO_ALIASES.items()}
-        known |= dict.fromkeys(DEPRECATED_ZERO_KEYS)
-    return known
-
-
-def _entry_problems(
-    path: str, key: str, value: Any, known: Mapping[str, Any], version: Version
-) -> Iterator[str]:
-    where = f"{path}.{key}"
-    if version >= REMOVED.get(where, (sys.maxsize,)):
-        return  # said already, by name
-    if key not in known:
-        near = get_close_matches(key, known, n=1)
-        remedy = f"write {near[0]}" if near else "remove it"
-        yield f"{where}: DeepSpeed has no such key and refuses unknown ones in this block; {remedy}."
-    elif value is not None and (wanted := _wanted(known[key], value)):
-        yield f"{where}: {value!r} is not {wanted}, which DeepSpeed needs there; write one."
-
-
-def _wanted(default: Any, value: Any) -> str:
-    """What `value` should have been, judged by the key's default; empty when it is that."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "true or false"
-    if isinstance(default, int):
-        return "" if number and float(value).is_integer() else "a whole number"
-    if isinstance(default, float):
-        return "" if number and 0 <= value <= 1 else "a number between 0 and 1"
-    return ""

@@ -84,7 +84,7 @@ class Layout:
 
 
 def layout(ds_config: DsConfig, facts: Facts) -> Layout:
-    """The layout of a ds_config whose single keys are right (`ds_keys.key_problems` found nothing)."""
+    """The layout of a ds_config whose single keys are right (`ds_key_rules` found nothing)."""
     zero = {ZERO_ALIASES.get(key, key): value for key, value in block(ds_config, "zero_optimization").items()}
     return Layout(
         stage=int(zero.get("stage") or 0),

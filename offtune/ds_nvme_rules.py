@@ -40,7 +40,7 @@ def nvme_problems(ds_config: DsConfig, plan: Layout) -> Iterator[str]:
 
 
 def _aio(plan: Layout) -> Iterator[str]:
-    # A queue_depth of 0 is accepted and trains on zeros, without a word; that is a rule of `ds_keys`.
+    # A queue_depth of 0 is accepted and trains on zeros, without a word; that is a rule of `ds_key_rules`.
     if plan.aio["block_size"] % AIO_ALIGNMENT_BYTES:
         yield "aio.block_size is no multiple of 1024 bytes, as direct I/O needs it; write 1048576."
     if plan.aio["use_gds"] and plan.facts.device == "cpu":

@@ -102,6 +102,13 @@ def test_parameters_on_nvme_get_the_settings_known_to_train() -> None:
     assert zero["offload_param"]["nvme_path"] == "/scratch/1"
 
 
+def test_a_buffer_for_swapped_parameters_is_raised_to_the_largest_one() -> None:
+    machine = facts(parameter_numels=(1_000_001, 700_000))
+    point = {"placement": "zero3 opt=cpu param=nvme", "param_buffer_size": 2**19}
+    config = ds_config.build({}, point, machine, "/scratch/1")
+    assert config["zero_optimization"]["offload_param"]["buffer_size"] == 1_000_001
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "lion", "adagrad"])
 def test_the_optimizer_is_the_workloads(optimizer: str) -> None:
     block = built("zero2", optimizer=optimizer)["optimizer"]

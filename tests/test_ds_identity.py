@@ -66,6 +66,18 @@ def test_the_canonical_form_cuts_and_keeps_the_same_parameters(data: st.DataObje
         assert before.resident_sub_groups == after.resident_sub_groups
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=40), st.integers(0, 9000), st.integers(0, 9000))
+def test_tile_sizes_are_the_same_exactly_when_they_cut_the_same(
+    numels: list[int], one: int, other: int
+) -> None:
+    machine = facts(parameter_numels=tuple(numels))
+    configs = [{"zero_optimization": {"stage": 3, "sub_group_size": size}} for size in (one, other)]
+    first, second = (layout(config, machine).sub_groups for config in configs)
+    assert same(configs[0], configs[1], machine) == (first == second)
+    assert layout(ds_config.canonical(configs[0], machine), machine).sub_groups == first
+
+
 @pytest.mark.parametrize("step", range(16))
 def test_every_ratio_of_a_step_is_one_configuration_and_the_next_step_another(step: int) -> None:
     numels = facts(parameter_numels=(1000,) * 16)

@@ -196,6 +196,13 @@ def test_points_of_a_fitted_space_obey_its_conditions_and_stay_as_they_are(data:
     } == point
 
 
+def test_conditions_of_a_fitted_space_name_only_values_that_are_left() -> None:
+    fitted = DEFAULT.fit(facts(nvme_dir=None))
+    for knob in fitted.knobs:
+        for name, values in knob.when.items():
+            assert set(values) <= set(knob_of(fitted, name).values), knob.name
+
+
 @settings(max_examples=30, deadline=None)
 @given(any_facts())
 def test_fitting_twice_is_fitting_once(machine: Any) -> None:

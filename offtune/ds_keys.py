@@ -13,13 +13,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from offtune.knobs import DEFAULT_SUB_GROUP_NUMEL
 from offtune.trial import DsConfig
 
 Version = tuple[int, ...]
 
-# Elements; DeepSpeed writes these as 5e8, 1e9, 5e7 and 1e5.
+# Elements; DeepSpeed writes it as 5e8.
 DEFAULT_BUCKET_NUMEL = 500_000_000
-DEFAULT_SUB_GROUP_NUMEL = 1_000_000_000
 # runtime/constants.py; 0 (off) before 0.19.6.
 DEFAULT_GRADIENT_CLIPPING = 1.0
 
@@ -203,16 +203,6 @@ REMOVED: dict[str, Version] = {
 ZERO_ALIASES: dict[str, str] = {
     key.removeprefix("stage3_"): key for key in ZERO_DEFAULTS if key.startswith("stage3_")
 }
-
-# The op that an optimizer needs where its state is offloaded, and where it is on the device; Adagrad on the
-# device is torch's own. Source: _configure_basic_optimizer in deepspeed/runtime/engine.py, 0.19.8.
-OFFLOADED_OPTIMIZER_OP: dict[str, str] = {
-    "adamw": "cpu_adam",
-    "adam": "cpu_adam",
-    "lion": "cpu_lion",
-    "adagrad": "cpu_adagrad",
-}
-DEVICE_OPTIMIZER_OP: dict[str, str] = {"adamw": "fused_adam", "adam": "fused_adam", "lion": "fused_lion"}
 
 
 def parse_version(text: str) -> Version:

@@ -12,9 +12,10 @@ from typing import Any
 
 from offtune.ds_feature_rules import feature_problems, zenflow_problems
 from offtune.ds_key_rules import key_problems
-from offtune.ds_keys import DEVICE_OPTIMIZER_OP, OFFLOADED_OPTIMIZER_OP, block
+from offtune.ds_keys import block
 from offtune.ds_layout import Layout, layout
 from offtune.ds_nvme_rules import nvme_problems
+from offtune.knobs import DEVICE_OPTIMIZER_OP, OFFLOADED_OPTIMIZER_OP
 from offtune.trial import DsConfig, Facts
 
 Rule = Callable[[DsConfig, Layout], Iterator[str]]

@@ -11,7 +11,6 @@ from typing import Any
 
 from offtune import models
 from offtune.ds_keys import (
-    DEFAULT_SUB_GROUP_NUMEL,
     DEPRECATED_ZERO_KEYS,
     OFFLOAD_OPTIMIZER_DEFAULTS,
     OFFLOAD_PARAM_DEFAULTS,
@@ -20,7 +19,7 @@ from offtune.ds_keys import (
     block,
 )
 from offtune.ds_nvme_rules import SINGLE_MODULE_BUFFERS, STATES_PER_BUFFER_SET
-from offtune.knobs import Placement, parse_placement
+from offtune.knobs import DEFAULT_SUB_GROUP_NUMEL, Placement, parse_placement
 from offtune.trial import DsConfig, Facts, Point
 
 _SIXTEENTHS = 16

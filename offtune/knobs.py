@@ -67,6 +67,19 @@ PLACEMENTS: tuple[str, ...] = (
     "zero3 opt=nvme param=nvme",
 )
 
+# The op that an optimizer needs where its state is offloaded, and where it is on the device; Adagrad on the
+# device is torch's own. Source: _configure_basic_optimizer in deepspeed/runtime/engine.py, 0.19.8.
+OFFLOADED_OPTIMIZER_OP: dict[str, str] = {
+    "adamw": "cpu_adam",
+    "adam": "cpu_adam",
+    "lion": "cpu_lion",
+    "adagrad": "cpu_adagrad",
+}
+DEVICE_OPTIMIZER_OP: dict[str, str] = {"adamw": "fused_adam", "adam": "fused_adam", "lion": "fused_lion"}
+
+# Elements of DeepSpeed's own tile, sub_group_size (runtime/zero/config.py, 0.19.8).
+DEFAULT_SUB_GROUP_NUMEL = 1_000_000_000
+
 # Below this a number reads better in full than as a power of two.
 _SHORT_NUMBER = 1024
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from offtune.ds_keys import DEVICE_OPTIMIZER_OP, OFFLOADED_OPTIMIZER_OP
 from offtune.errors import SpaceError
-from offtune.knobs import Knob, Placement, parse_placement
+from offtune.knobs import DEVICE_OPTIMIZER_OP, OFFLOADED_OPTIMIZER_OP, Knob, Placement, parse_placement
 from offtune.space_sizes import cut_sizes, cut_sub_groups
 from offtune.trial import Facts
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from offtune.ds_keys import DEFAULT_SUB_GROUP_NUMEL
-from offtune.knobs import Knob
+from offtune.knobs import DEFAULT_SUB_GROUP_NUMEL, Knob
 from offtune.trial import Facts
 
 Knobs = tuple[Knob, ...]

@@ -37,6 +37,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: loading rich for it would take longer than everything else
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Command = TypeVar("Command", bound=Callable[..., None])

@@ -25,7 +25,7 @@ from offtune.trouble import not_a_database, trouble
 BUSY_TIMEOUT_S = 30.0  # Optuna's default of 5 s fails with slow disks (optuna#820)
 
 _SQLITE_HEADER = b"SQLite format 3\0"
-_PACKAGES = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 _URL_HINT = "Write a path such as studies.db, or a URL such as postgresql://user@host/name."
 _SERVERS = ("postgresql", "mysql", "mariadb")
 _IMMEDIATE = "offtune_immediate"
@@ -182,7 +182,7 @@ def server_lock(engine: Engine, study: str) -> Iterator[None]:
         granted = connection.exec_driver_sql(question).scalar_one()
     try:
         if not granted:
-            raise refusal(study, None)
+            raise refusal(f"Study '{study}'", None)
         yield
     finally:
         connection.invalidate()  # closes it, which gives the lock back
@@ -200,9 +200,10 @@ def use_wal(engine: Engine) -> None:
 def settle(path: Path) -> None:
     """Move everything into the file itself and leave WAL mode, so that the file can be copied or published.
 
-    Does nothing while another connection uses the file; whoever closes last settles it.
+    Does nothing while another connection uses the file (the last one settles it), or where it cannot be done.
     """
-    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0)) as connection:
+    uri = f"file:{quote(str(path))}?mode=rw"  # never makes a file that was removed meanwhile
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
 
@@ -214,6 +215,7 @@ def back_up(path: Path, version: int) -> Path:
     while copy.exists():
         number += 1
         copy = path.with_name(f"{path.name}.bak-v{version}.{number}")
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+    part = copy.with_name(f"{copy.name}.part")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as target:
         source.backup(target)
-    return copy
+    return part.rename(copy)

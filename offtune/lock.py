@@ -46,10 +46,10 @@ def current_owner() -> Owner:
     )
 
 
-def is_alive(owner: Owner) -> bool:
-    """Whether `owner` runs on this machine now; of a process on another machine nothing is known: False."""
+def is_other_alive(owner: Owner) -> bool:
+    """Whether `owner` is another process, running on this machine now; False where that cannot be known."""
     here = current_owner()
-    if (owner.hostname, owner.boot_id) != (here.hostname, here.boot_id):
+    if (owner.hostname, owner.boot_id) != (here.hostname, here.boot_id) or owner.pid == here.pid:
         return False
     try:
         started = psutil.Process(owner.pid).create_time()
@@ -58,29 +58,28 @@ def is_alive(owner: Owner) -> bool:
     return bool(abs(started - owner.start_time) <= _START_TOLERANCE_S)
 
 
-def refusal(study: str, owner: Owner | None) -> StoreError:
-    """The error for a study that somebody else works on."""
+def refusal(what: str, owner: Owner | None) -> StoreError:
+    """The error for `what` ("Study 'x'") when somebody else works on it."""
     who = "another process"
     if owner is not None:
         started = datetime.fromtimestamp(owner.start_time, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         who = f"process {owner.pid} on host {owner.hostname}, started {started}"
-    return StoreError(
-        f"Study '{study}' is being worked on by {who}.",
-        "Wait for it to finish, or use --study with another name.",
-    )
+    hint = "Wait for it to finish, or use --study with another name."
+    return StoreError(f"{what} is being worked on by {who}.", hint)
 
 
 @contextmanager
-def hold(path: Path, study: str, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs.
+def hold(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock file `path` of `what` ("Study 'x'") while the block runs.
 
     The lock belongs to the open file, so it goes with the process however that ends; the file itself only
     names the holder and may stay behind. Raises StoreError naming the holder after `wait_s` seconds.
     """
-    descriptor = _acquire(path, study, time.monotonic() + wait_s)
+    descriptor = _acquire(path, what, time.monotonic() + wait_s)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, dump(current_owner()).encode(), 0)
+        with suppress(OSError):  # on a full disk the lock holds all the same, without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, dump(current_owner()).encode(), 0)
         yield
     finally:
         # While it is still locked, so that whoever opened the same file sees it gone and opens anew.
@@ -89,7 +88,7 @@ def hold(path: Path, study: str, *, wait_s: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(path: Path, study: str, deadline: float) -> int:
+def _acquire(path: Path, what: str, deadline: float) -> int:
     """A descriptor of `path` with an exclusive flock on it."""
     while True:
         descriptor = _open(path)
@@ -98,7 +97,7 @@ def _acquire(path: Path, study: str, deadline: float) -> int:
         owner = _read_owner(descriptor)
         os.close(descriptor)
         if time.monotonic() >= deadline and path.exists():
-            raise refusal(study, owner)
+            raise refusal(what, owner)
         time.sleep(_POLL_S)
 
 

@@ -5,15 +5,18 @@ Covered: plain records and the questions asked of them. Not covered: where they 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+from offtune.errors import UsageError
 from offtune.lock import Owner
 from offtune.trial import DsConfig, MemoryPeaks, Point, Status, TrialResult
 
 Origin = Literal["baseline", "search", "retry"]
+_NAME_LIMIT = 100  # characters; the name is part of file names, percent-encoded up to three times as long
 # A run that went over one budget may fit another; of all other failures no throughput is known.
 _WITH_THROUGHPUT = frozenset({Status.OK, Status.OVER_BUDGET})
 
@@ -70,6 +73,20 @@ class Run:
 def utc_now() -> str:
     """The time as the tables hold it: ISO 8601, UTC, microseconds, so that text order is time order."""
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def check_study_name(name: str) -> None:
+    """Raise UsageError where the name of a study cannot be one."""
+    if not name.strip() or len(name) > _NAME_LIMIT or not name.isprintable():
+        raise UsageError(
+            f"--study: '{name}' cannot be a name.", f"Use 1 to {_NAME_LIMIT} printable characters."
+        )
+
+
+def new_study_name(existing: Iterable[str]) -> str:
+    """The next of study-1, study-2, ... after the highest one taken."""
+    numbers = [int(match[1]) for name in existing if (match := re.fullmatch(r"study-(\d+)", name))]
+    return f"study-{max(numbers, default=0) + 1}"
 
 
 def is_measured(run: Run) -> bool:

@@ -7,6 +7,7 @@ its figures, each with its unit, for people who read the tables with SQL. Not co
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -104,5 +105,5 @@ def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _scalars(value)
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and math.isfinite(value):
             yield key, value

@@ -9,8 +9,7 @@ transaction; a power cut can take the last ones away, never a part of one. One p
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,13 +23,11 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
 from offtune import database, migrate, rows, schema
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
-from offtune.records import Run, StudyRecord, utc_now
+from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
 from offtune.trial import Status, TrialResult, dump
 from offtune.trouble import retrying, trouble
 
 __all__ = ["Run", "Store", "StudyRecord", "new_study_name"]
-
-_NAME_LIMIT = 100  # characters; a study's name is part of file names
 
 
 class Store:
@@ -86,13 +83,13 @@ class Store:
         """Hold the study for this process alone. Raises StoreError naming the process that has it."""
         if self._place.path is None:
             return database.server_lock(self._engine, study)
-        return hold(self._lock_path(f".{quote(study, safe='')}"), study)
+        return hold(self._lock_path(f".{quote(study, safe='')}"), f"Study '{study}'")
 
     def lock_tables(self) -> AbstractContextManager[None]:
         """Hold off other processes while tables are made: Optuna cannot do that in two places at once."""
         if self._place.path is None:
             return nullcontext()
-        return hold(self._lock_path(""), "(all)", wait_s=self._busy_timeout_s)
+        return hold(self._lock_path(""), self.location, wait_s=self._busy_timeout_s)
 
     def _lock_path(self, ending: str) -> Path:
         assert self._place.path is not None
@@ -102,13 +99,10 @@ class Store:
         """`url` and `engine_kwargs` for Optuna's storage on the same database."""
         return database.optuna_arguments(self._place, self._busy_timeout_s)
 
-    # Studies
-
     def studies(self) -> list[StudyRecord]:
         """All studies, the newest first."""
-        query = select(schema.studies).order_by(
-            schema.studies.c.created_at.desc(), schema.studies.c.name.desc()
-        )
+        columns = schema.studies.c
+        query = select(schema.studies).order_by(columns.created_at.desc(), columns.name.desc())
         return [rows.study_from(row) for row in self._rows(query)]
 
     def study(self, name: str | None = None) -> StudyRecord:
@@ -130,10 +124,7 @@ class Store:
 
     def add_study(self, record: StudyRecord) -> None:
         """Add a new study. Raises UsageError where the name is taken or cannot be one."""
-        if not record.name.strip() or len(record.name) > _NAME_LIMIT or not record.name.isprintable():
-            raise UsageError(
-                f"--study: '{record.name}' cannot be a name.", f"Use 1 to {_NAME_LIMIT} characters."
-            )
+        check_study_name(record.name)
 
         def insert(connection: Connection) -> None:
             taken = select(schema.studies.c.name).where(schema.studies.c.name == record.name)
@@ -160,8 +151,6 @@ class Store:
         """All values kept with the study."""
         query = select(schema.notes).where(schema.notes.c.study == study)
         return {row["key"]: json.loads(row["value"]) for row in self._rows(query)}
-
-    # Runs
 
     def add_run(self, run: Run) -> Run:
         """Write a run about to start or, with a result, one that needs no trial; returns it as written."""
@@ -252,12 +241,6 @@ class Store:
     def _runs(self, *conditions: ColumnElement[bool]) -> list[Run]:
         query = select(schema.runs).where(*conditions).order_by(schema.runs.c.number)
         return [rows.run_from(row) for row in self._rows(query)]
-
-
-def new_study_name(existing: Iterable[str]) -> str:
-    """The first free name of study-1, study-2, ... after the highest one taken."""
-    numbers = [int(match[1]) for name in existing if (match := re.fullmatch(r"study-(\d+)", name))]
-    return f"study-{max(numbers, default=0) + 1}"
 
 
 def _is_run(study: str, number: int) -> tuple[ColumnElement[bool], ...]:

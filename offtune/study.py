@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from offtune.errors import StoreError
-from offtune.lock import current_owner, is_alive, refusal
+from offtune.lock import is_other_alive, refusal
 from offtune.records import Limits, Origin, Run, best_run
 from offtune.sampling import Draw, Sampling
 from offtune.score import score
@@ -124,8 +124,8 @@ class Study:
         """
         running = self._store.running(self.name)
         for run in running:
-            if run.owner is not None and run.owner != current_owner() and is_alive(run.owner):
-                raise refusal(self.name, run.owner)
+            if run.owner is not None and is_other_alive(run.owner):
+                raise refusal(f"Study '{self.name}'", run.owner)
         numbers = {run.number for run in running}.union(self._sampling.unended())
         return [self._repair(number) for number in sorted(numbers)]
 

@@ -104,9 +104,8 @@ def explain(error: BaseException, text: str) -> StoreError:
     for words, meaning, hint in _TROUBLES:
         if words in detail:
             return StoreError(f"{text} {meaning}", hint)
-    return StoreError(
-        f"{text} cannot be used: {detail.splitlines()[0] if detail else cause!r}", "Check --storage."
-    )
+    first_line = (detail or repr(cause)).splitlines()[0]
+    return StoreError(f"{text} cannot be used: {first_line}", "Check --storage.")
 
 
 def not_a_database(text: str) -> StoreError:

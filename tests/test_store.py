@@ -195,6 +195,23 @@ def test_figures_can_be_read_with_sql_and_carry_their_units(store: Store, tmp_pa
     assert series == {"step_s": ([0.1, 0.3], "s"), "losses": ([2.0, None], "nat")}
 
 
+def test_a_figure_that_is_no_number_is_left_out(store: Store, tmp_path: Path) -> None:
+    store.add_run(run(0))
+    store.finish_run("study-1", 0, result(speed=float("nan")))
+    assert query(tmp_path / "studies.db", "SELECT 1 FROM measurements WHERE key = 'samples_per_s'") == []
+    came = store.run("study-1", 0).result
+    assert came is not None
+    assert came.samples_per_s is None
+
+
+def test_closing_does_not_bring_back_a_removed_file(tmp_path: Path) -> None:
+    path = tmp_path / "studies.db"
+    with Store.open(str(path), write=True):
+        for each in tmp_path.iterdir():
+            each.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_series_are_capped_and_keep_their_shape() -> None:
     points = rows.thin(range(1_000_000))
     assert len(points) == rows.SERIES_POINTS

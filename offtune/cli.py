@@ -1,6 +1,6 @@
 """The command line: parse, call one function, render. Heavy imports happen inside the commands.
 
-stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the budget, 130 interrupted.
+stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Options:
 class RunConfig:
     """A study's settings, complete. Stored with the study; a resume compares them field by field.
 
-    `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty on the CPU accelerator.
+    `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA.
     """
 
     workload: Workload

@@ -71,7 +71,7 @@ def export_text(ds_config: DsConfig, format_name: str = "deepspeed") -> str:
 
 
 def portable(ds_config: DsConfig, nvme_path: str | None) -> DsConfig:
-    """A copy for somebody else's training: the swap folder is `nvme_path`, and what only served the trial is gone.
+    """A copy for somebody's training: swap folder `nvme_path`, and without what only served the trial.
 
     Raises OfftuneError when the configuration swaps to NVMe and the study has no such path.
     """

@@ -20,16 +20,13 @@ from typing import Any, Protocol
 
 import psutil
 
+from offtune import toolchain
 from offtune.errors import OfftuneError
 from offtune.trial import DeviceKind, TrialSpec
 
 # Importing torch, DeepSpeed and transformers took 12 to 22 s on two loaded cores; ten times that is a hang.
 _SERVER_START_S = 240.0
 _SERVER_ANSWER_S = 60.0
-
-
-# The child must find this very offtune, also when it was started from a source tree.
-_SOURCE = str(Path(__file__).resolve().parent.parent)
 
 
 class Ranks(Protocol):
@@ -49,14 +46,13 @@ def child_environment(device: DeviceKind, threads_per_rank: int) -> dict[str, st
     """The environment of every process under trial.
 
     Threads are fixed before anything is imported: OpenMP reads its settings when it is loaded, and its busy
-    waiting makes steps up to 40 times slower when ranks share cores (measured on two cores). The interpreter's
-    folder comes first in PATH, since torch looks there for ninja also when no environment is activated.
+    waiting makes steps up to 40 times slower when ranks share cores (measured on two cores). PATH
+    begins with the interpreter's folder, where torch finds ninja also when no environment is activated.
     """
     count = str(threads_per_rank)
     return {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(part for part in (_SOURCE, os.environ.get("PYTHONPATH", "")) if part),
+        **toolchain.child_paths(),
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
@@ -134,7 +130,7 @@ class WarmServer:
         return events
 
     def kill_children(self, group: int) -> None:
-        """Kill a process group and all that descends from the server: it adopts what its ranks left behind."""
+        """Kill a process group and all that descends from the server, which adopts what ranks leave."""
         _kill_group(group)
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill_processes(psutil.Process(self._process.pid).children(recursive=True))

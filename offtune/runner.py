@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,7 @@ _PARTNER_GRACE_S = 5.0
 # Enough of the end of a log to hold a Python traceback through DeepSpeed.
 _LOG_TAIL_BYTES = 8_000
 _LOG_CUT_ABOVE_BYTES = 4_000_000
-# A killed process gives its device memory back within a second or so; the driver needs longer with pinned memory.
+# A killed process gives its device memory back within a second; with much pinned memory it takes longer.
 _DEVICE_FREE_S = 60.0
 _DEVICE_TOLERANCE_BYTES = 64 * 2**20
 _RESULT_FILE = "result.json"
@@ -42,7 +43,9 @@ class TrialRunner:
 
     def __init__(self, device: DeviceKind, threads_per_rank: int, ops: Sequence[str], model_type: str,
                  say: Callable[[str], None], *, warm: bool = True) -> None:  # fmt: skip
-        self._new_server = lambda: WarmServer(device, threads_per_rank, ops, model_type, _server_log())
+        self._new_server: Callable[[], WarmServer] = partial(
+            WarmServer, device, threads_per_rank, ops, model_type, _server_log()
+        )
         self._say = say
         self._warm = warm
         self.server: WarmServer | None = self._new_server() if warm else None
@@ -195,7 +198,7 @@ def _was_bad_fork(spec: TrialSpec) -> bool:
 
 
 def _cut_logs(spec: TrialSpec) -> None:
-    """Keep only the end of a log that grows without bound; its writers append, so they go on at the new end."""
+    """Keep only the end of a log that grows without bound; its writers append to the new end."""
     for rank in range(spec.workload.world_size):
         path = Path(spec.trial_dir) / f"rank{rank}.log"
         if path.exists() and path.stat().st_size > _LOG_CUT_ABOVE_BYTES:

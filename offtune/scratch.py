@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 _SHM = Path("/dev/shm")
-# csrc/cpu/comm/shm.cpp (DeepSpeed 0.19.8): deepspeed_allreduce_buffer_<uid>_<MASTER_ADDR>_<MASTER_PORT>_<rank>,
-# 69 MB each, never unlinked by DeepSpeed.
+# csrc/cpu/comm/shm.cpp (DeepSpeed 0.19.8): deepspeed_allreduce_buffer_<uid>_<MASTER_ADDR>_<MASTER_PORT>_
+# <rank>, 69 MB each, never unlinked by DeepSpeed.
 _SHM_NAME = "deepspeed_allreduce_buffer_{uid}_127.0.0.1_{token}_*"
 
 

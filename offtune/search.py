@@ -35,7 +35,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One search under way. `runner` is any callable TrialSpec -> TrialResult; the caller holds the study's lock."""
+    """One search under way; the caller holds the study's lock. `runner`: any TrialSpec -> TrialResult."""
 
     config: RunConfig
     store: Store

@@ -20,7 +20,7 @@ class NothingFits(OfftuneError):
 
 
 def choose(storage: str, study: str | None, trial: int | None, budget: str | None) -> tuple[StudyRecord, Run]:
-    """The study and the run to export. Raises UsageError for a run that gave nothing, NothingFits for none."""
+    """The study and the run to export. Raises UsageError for a useless run, NothingFits for none."""
     if trial is not None and budget is not None:
         raise UsageError("--trial and --budget both choose a trial.", "Give one of them.")
     with Store.open(storage, write=False) as store:

@@ -23,6 +23,7 @@ from offtune.space import Space, load_space
 from offtune.store import Store, new_study_name
 from offtune.study import Study
 from offtune.trial import as_dict, load
+from offtune.units import format_bytes
 
 
 class Progress(Watcher, Protocol):
@@ -34,7 +35,7 @@ class Progress(Watcher, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a resume asks to be different: more trials, another time limit, or to go on in spite of differences."""
+    """What a resume asks to be different; `anyway` goes on where machine or versions differ."""
 
     trials: int | None = None
     time_s: float | None = None
@@ -52,7 +53,7 @@ def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
 
 
 def start(options: Options, storage: str, name: str | None, progress: Progress) -> Summary:
-    """A new study, run to its target. Raises UsageError before anything is built when something cannot work."""
+    """A new study, run to its target. Raises UsageError before anything is built."""
     config = resolve(options, hardware.detect())
     space = load_space(config.space)
     with Store.open(storage, write=True) as store:
@@ -70,10 +71,13 @@ def resume(storage: str, name: str | None, changes: Changes, progress: Progress)
     config = stored_config(record)
     _refuse_differences(record, config, changes)
     config = _changed(config, changes)
-    with Store.open(storage, write=True) as store, store.lock(record.name):
-        with _ready(config, load_space(config.space), progress) as ready:
-            _refuse_other_space(record, ready.space)
-            return _run(store, replace(record, target_trials=config.trials), config, ready, progress)
+    with (
+        Store.open(storage, write=True) as store,
+        store.lock(record.name),
+        _ready(config, load_space(config.space), progress) as ready,
+    ):
+        _refuse_other_space(record, ready.space)
+        return _run(store, replace(record, target_trials=config.trials), config, ready, progress)
 
 
 @contextmanager
@@ -147,7 +151,8 @@ def _refuse_differences(record: StudyRecord, config: RunConfig, changes: Changes
     found += _differences("version of", record.settings.get("versions") or {}, prepare.recorded_versions())
     if changes.budget_bytes is not None and changes.budget_bytes != config.budget_bytes:
         raise StudyMismatch(
-            f"Study '{record.name}' was made for a budget of {config.budget_bytes} bytes, not {changes.budget_bytes}.",
+            f"Study '{record.name}' was made for a budget of {format_bytes(config.budget_bytes)}, "
+            f"not {format_bytes(changes.budget_bytes)}.",
             "Start a new one for another budget; offtune export --budget picks from this one.",
         )
     if found and not changes.anyway:
@@ -160,8 +165,8 @@ def _refuse_differences(record: StudyRecord, config: RunConfig, changes: Changes
 def _refuse_other_space(record: StudyRecord, space: Space) -> None:
     if record.settings.get("space_digest") != space.digest():
         raise StudyMismatch(
-            f"Study '{record.name}' searched another space: the file of '{space.name}', an op or the workload "
-            "it was fitted to has changed.",
+            f"Study '{record.name}' searched another space: the file of '{space.name}', an op or the "
+            "workload has changed.",
             "Restore it, or start a new study.",
         )
 

@@ -78,7 +78,7 @@ class Facts:
 class TrialSpec:
     """Everything a runner needs for one trial.
 
-    `limit_bytes` is the budget per rank less headroom, `host_limit_bytes` the same for the node's host memory.
+    `limit_bytes` is the budget per rank less headroom, `host_limit_bytes` the node's host memory.
     `ops` are the DeepSpeed ops to load before the model is built.
     `trial_dir` is scratch of this trial alone; `swap_dir` likewise for NVMe offload. `token` is part of the
     names DeepSpeed gives its files in /dev/shm, by which they are found and removed.

@@ -1,7 +1,7 @@
 """From what the ranks left behind to the trial's result.
 
-Covered: merging ranks, deciding the status from reports, exit codes, deadline and the kernel's evidence; never
-from the wording of a log. Not covered: watching the processes (`runner.py`).
+Covered: merging ranks, deciding the status from reports, exit codes, deadline and the kernel's evidence,
+never from the wording of a log. Not covered: watching the processes (`runner.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ending:
 
     `cause` is `ended` (by themselves), `deadline`, `host_limit` (stopped by offtune before the kernel would),
     or `partner` (a rank died and the others were stopped). `codes` are exit codes by rank, negative for
-    signals, taken before offtune killed anything. `oom_kills` counts the kernel's out-of-memory kills meanwhile.
+    signals, taken before offtune killed anything; `oom_kills` are the kernel's out-of-memory kills meanwhile.
     """
 
     cause: Cause
@@ -80,9 +80,9 @@ def _from_exit_codes(ending: Ending) -> tuple[Status, str]:
 
 
 _SIGNAL_MEANINGS = {
-    signal.SIGKILL: "killed from outside; the kernel counted no out-of-memory kill, so a person or a job manager did it",
-    signal.SIGABRT: "aborted by a failed check in compiled code; with NVMe offload, look at the locked-memory limit (ulimit -l)",
-    signal.SIGSEGV: "a memory fault in compiled code; a DeepSpeed op built for another torch or machine does that",
+    signal.SIGKILL: "killed from outside; no out-of-memory kill was counted: a person or job manager did it",
+    signal.SIGABRT: "aborted by a check in compiled code; with NVMe offload, see the limit of ulimit -l",
+    signal.SIGSEGV: "a memory fault in compiled code; an op built for another torch or machine does that",
     signal.SIGILL: "an instruction this processor lacks; a DeepSpeed op built on another machine does that",
     signal.SIGBUS: "a failed access to mapped memory; /dev/shm or the swap device may be full",
     signal.SIGTERM: "asked to end from outside",
@@ -145,7 +145,7 @@ def _merge(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> TrialR
 
 
 def _memory(reports: list[RankReport], ending: Ending) -> MemoryPeaks:
-    """The maximum over ranks on the device; on the host the larger of the ranks' sum and what the parent saw."""
+    """On the device the maximum over ranks; on the host their sum, or what the parent saw if that is more."""
     memories = [report.memory for report in reports]
     host = [m.used_host_bytes for m in memories if m.used_host_bytes is not None]
     pinned = [m.pinned_bytes for m in memories if m.pinned_bytes is not None]

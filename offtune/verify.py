@@ -27,7 +27,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether it trained within the budget; a slower or faster run is a matter of noise, shown, not judged."""
+        """Whether it trained within the budget; slower or faster is a matter of noise, shown, not judged."""
         return self.result.status is Status.OK
 
 

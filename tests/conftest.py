@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offtune import scratch
+from offtune import hardware, installed, scratch
 from offtune.models import PRESETS
 from offtune.trial import TrialSpec, Workload
 
@@ -69,3 +69,18 @@ def fake_launch() -> Callable[..., Any]:
 
     program = (sys.executable, str(Path(__file__).parent / "fake_rank.py"))
     return lambda spec, spec_path: ColdRanks(spec, spec_path, program)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """GPU tests skip themselves, with the reason."""
+    reason = _no_cuda()
+    for item in items:
+        if item.get_closest_marker("gpu") and reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_cuda() -> str | None:
+    if not hardware.cuda_gpus(hardware.detect()):
+        return "no CUDA GPU is visible to the driver (NVML)"
+    build = installed.torch_build()
+    return None if build is not None and build.cuda else "torch is a build without CUDA"

@@ -1,4 +1,4 @@
-"""A stand-in for a rank that misbehaves as told: `python fake_rank.py SPEC RANK`, told by ds_config["fake"]."""
+"""A rank that misbehaves as told by ds_config["fake"]: `python fake_rank.py SPEC RANK`."""
 
 import os
 import signal
@@ -65,7 +65,9 @@ def main() -> None:
         leave_orphan(spec.trial_dir)
         time.sleep(300)
     elif what == "shm":
-        Path(f"/dev/shm/deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{spec.token}_{rank}").write_bytes(b"x" * 1000)
+        Path(f"/dev/shm/deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{spec.token}_{rank}").write_bytes(
+            b"x" * 1000
+        )
         (Path(spec.swap_dir) / "swap").write_bytes(b"x" * 1000)  # type: ignore[arg-type]
         write(spec, report(rank))
         sys.exit(0)

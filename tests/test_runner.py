@@ -66,7 +66,7 @@ def test_half_a_result_is_no_result(run):
 
 
 def test_megabytes_of_output_stay_bounded_and_the_end_is_kept(run):
-    spec, result = run("megabytes")
+    _, result = run("megabytes")
     assert result.status is Status.CRASHED
     assert result.log_tail.rstrip().endswith("the last words")
     assert len(result.log_tail) <= runner._LOG_TAIL_BYTES

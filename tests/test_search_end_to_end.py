@@ -1,7 +1,6 @@
 """The command line as a person uses it: search, kill, resume, show, export; real trainings throughout."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -42,7 +41,9 @@ def start(tmp_path):
 
     def run(*arguments: str) -> subprocess.Popen[bytes]:
         with (tmp_path / "stderr.log").open("ab") as log:
-            process = subprocess.Popen([*OFFTUNE, *arguments], cwd=tmp_path, stderr=log, stdout=subprocess.PIPE)
+            process = subprocess.Popen(
+                [*OFFTUNE, *arguments], cwd=tmp_path, stderr=log, stdout=subprocess.PIPE
+            )
         started.append(process)
         return process
 
@@ -109,7 +110,10 @@ def check_document(document: dict[str, Any], trials: int) -> None:
         if trial["status"] == "ok":
             assert trial["used_device_bytes"] <= document["budget_bytes"]
     assert best["samples_per_s"] == max(t["samples_per_s"] for t in document["trials"] if t["status"] == "ok")
-    assert [baseline["label"] for baseline in document["baselines"]][:2] == ["stage 2", "stage 2 + optimizer offload"]
+    assert [baseline["label"] for baseline in document["baselines"]][:2] == [
+        "stage 2",
+        "stage 2 + optimizer offload",
+    ]
 
 
 def check_listing(offtune, document: dict[str, Any]) -> None:
@@ -163,8 +167,8 @@ def test_two_ranks_with_nvme_search_the_ladder(offtune, tmp_path):
     swap = tmp_path / "nvme"
     swap.mkdir()
     done = offtune(
-        "search", "--budget", "2GB", "--gpus", "2", "--nvme-path", str(swap), "--space", "nvme", "--trials", "8",
-        "--sampler", "random", "--json", *QUICK,
+        "search", "--budget", "2GB", "--gpus", "2", "--nvme-path", str(swap), "--space", "nvme",
+        "--trials", "8", "--sampler", "random", "--json", *QUICK,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -172,11 +176,13 @@ def test_two_ranks_with_nvme_search_the_ladder(offtune, tmp_path):
     assert any("nvme" in placement for placement in placements), placements
     assert {trial["status"] for trial in document["trials"]} == {"ok"}, done.stderr
     assert list(swap.iterdir()) == []
-    assert [f for f in os.listdir("/dev/shm") if f.startswith("deepspeed_allreduce_buffer")] == []
+    assert list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*")) == []
 
 
 @pytest.mark.parametrize("victim", ["parent", "all"])
-def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(offtune, start, tmp_path, victim):
+def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(
+    offtune, start, tmp_path, victim
+):
     search = start("search", "--budget", "2GB", "--trials", "5", "--space", "ladder", *QUICK)
     wait_for(trial_under_way(tmp_path, at_least_finished=2))
     before = [run for run in runs_of(tmp_path) if run.status is not None]
@@ -184,7 +190,7 @@ def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(off
     for process in [*(family if victim == "all" else []), psutil.Process(search.pid)]:
         process.kill()
     search.wait()
-    gone, alive = psutil.wait_procs(family, timeout=15)
+    _, alive = psutil.wait_procs(family, timeout=15)
     assert alive == [], "the trial's processes must not outlive offtune"
     done = offtune("resume", "--json")
     assert done.returncode == 0, done.stderr
@@ -193,7 +199,7 @@ def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(off
     assert document["measured"] == document["target_trials"] == 5
     after = {run.number: run for run in runs_of(tmp_path)}
     assert [after[run.number] for run in before] == before
-    assert not [f for f in os.listdir("/dev/shm") if f.startswith("deepspeed_allreduce_buffer")]
+    assert list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*")) == []
 
 
 def test_ctrl_c_keeps_the_study_prints_the_resume_command_and_ends_with_130(offtune, start, tmp_path):
@@ -227,7 +233,17 @@ def test_time_is_up_after_the_trial_under_way(offtune):
 
 def test_a_trial_timeout_is_a_status_not_an_end(offtune):
     done = offtune(
-        "search", "--budget", "2GB", "--trials", "1", "--trial-timeout", "0.2s", "--space", "ladder", "--json", *QUICK
+        "search",
+        "--budget",
+        "2GB",
+        "--trials",
+        "1",
+        "--trial-timeout",
+        "0.2s",
+        "--space",
+        "ladder",
+        "--json",
+        *QUICK,
     )
     assert done.returncode == 3
     assert [trial["status"] for trial in json.loads(done.stdout)["trials"]] == ["timeout"]
@@ -271,7 +287,12 @@ def test_a_dry_run_resolves_everything_and_runs_nothing(offtune, tmp_path):
 def test_a_full_disk_is_one_message_and_no_finished_trial_is_lost(offtune, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1400k", "tmpfs", str(disk)], check=False).returncode != 0:
+    if (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1400k", "tmpfs", str(disk)], check=False
+        ).returncode
+        != 0
+    ):
         pytest.skip("mounting a small disk needs root")
     try:
         done = offtune("search", "--budget", "2GB", "--trials", "40", "--space", "ladder",

@@ -105,7 +105,7 @@ def test_nvme_placements_train_write_to_disk_and_leave_no_swap_file(runner, make
         assert result.losses == pytest.approx(reference, abs=LOSS_TOLERANCE), placement
         assert not Path(spec.swap_dir).exists()
         if "opt=nvme" in placement:
-            # 12 bytes written per parameter and step at the least: master, momentum, variance (5.3 M parameters).
+            # At least 12 bytes a parameter and step: master, momentum, variance (5.3 M parameters).
             assert result.traffic.nvme_write_bytes > 3 * 12 * 4_000_000
 
 

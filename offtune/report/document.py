@@ -60,8 +60,8 @@ def export_document(
 ) -> dict[str, Any]:
     """An exported configuration with where it comes from and, when asked for, how it verified."""
     verification = verification_entry(outcome) if outcome else None
-    whole = {"schema": EXPORT_SCHEMA, **provenance(study, run), "ds_config": ds_config, "verification": verification}
-    return _strict_dict(whole)
+    whole = {"schema": EXPORT_SCHEMA, **provenance(study, run), "ds_config": ds_config}
+    return _strict_dict({**whole, "verification": verification})
 
 
 def _study_head(summary: Summary) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def verification_page(run: Run, outcome: Verification) -> Page:
                 ("now", _figures(now)),
                 (
                     "now / recorded",
-                    f"throughput {_ratio(outcome.throughput_ratio)}, memory {_ratio(outcome.device_memory_ratio)}",
+                    _ratios(outcome),
                 ),
             )
         ),
@@ -49,6 +49,10 @@ def _figures(result: TrialResult | None) -> str:
     if result is None:
         return "-"
     return f"{format_rate(result.samples_per_s)}, {format_bytes(result.memory.used_device_bytes)}"
+
+
+def _ratios(outcome: Verification) -> str:
+    return f"throughput {_ratio(outcome.throughput_ratio)}, memory {_ratio(outcome.device_memory_ratio)}"
 
 
 def _ratio(value: float | None) -> str:

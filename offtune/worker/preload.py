@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 
 def preload(ops: Sequence[str], model_types: Sequence[str]) -> dict[str, float]:
-    """Import what every rank needs, load the built ops, and freeze it all. Returns the seconds of each part."""
+    """Import what every rank needs, load the built ops, freeze it all; returns the seconds of each part."""
     seconds = {}
     for name, part in (
         ("imports", _import_everything),
@@ -31,7 +31,7 @@ def preload(ops: Sequence[str], model_types: Sequence[str]) -> dict[str, float]:
     return seconds
 
 
-# deepspeed.initialize imports these on first use; the Muon optimizer pulls the compiler stack in (5.7 s when cold).
+# deepspeed.initialize imports these on first use; Muon pulls the compiler stack in (5.7 s when cold).
 _IMPORTED_ON_FIRST_USE = (
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.runtime.zero.stage3",
@@ -40,7 +40,7 @@ _IMPORTED_ON_FIRST_USE = (
 
 
 def _import_everything() -> None:
-    import torch.distributed
+    import torch.distributed  # noqa: F401
     import transformers  # noqa: F401
 
     from offtune.worker import inspect_model, train  # noqa: F401

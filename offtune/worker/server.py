@@ -152,7 +152,9 @@ def main(arguments: list[str]) -> None:
     settings = json.loads(arguments[0])
     server = Server(requests, events)
     seconds = preload(settings["ops"], [settings["model_type"]])
-    server.say(event="ready", pid=os.getpid(), threads=len(os.listdir("/proc/self/task")), seconds=seconds)
+    server.say(
+        event="ready", pid=os.getpid(), threads=len(list(Path("/proc/self/task").iterdir())), seconds=seconds
+    )
     server.serve()
     server.leave()
 

@@ -165,9 +165,7 @@ def search(
     space: Annotated[
         str, typer.Option(help="What is searched: a packaged space or a YAML file.")
     ] = "default",
-    trials: Annotated[
-        int | None, typer.Option(help="Trainings to run, baselines included. [24; CUDA 40]")
-    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Trainings to run, baselines included. [40]")] = None,
     time: Annotated[str | None, typer.Option(help="Start no trial after this long: 30m, 2h.")] = None,
     trial_timeout: Annotated[str | None, typer.Option(help="Kill a trial after this long. [10m]")] = None,
     warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,

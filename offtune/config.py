@@ -23,7 +23,7 @@ _HOST_SHARE = 0.9
 # Eight samples a rank let the default search finish in minutes on two cores; a GPU wants more to be busy.
 _SAMPLES_PER_RANK = {"cpu": 8, "cuda": 32}
 _SEQ_LEN = {"cpu": 128, "cuda": 1024}
-_TRIALS = {"cpu": 24, "cuda": 40}
+_TRIALS = 40
 # The first step allocates optimizer states and records ZeRO-3's trace, the second is the first with prefetch.
 _WARMUP_STEPS = 2
 _STEPS = 5
@@ -99,7 +99,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         host_limit_bytes=_host_limit(options),
         nvme_path=_nvme_path(options.nvme_path),
         space=options.space,
-        trials=_positive(options.trials if options.trials is not None else _TRIALS[device], "--trials"),
+        trials=_positive(options.trials if options.trials is not None else _TRIALS, "--trials"),
         time_s=parse_seconds(options.time, "--time") if options.time else None,
         trial_timeout_s=_trial_timeout(options),
         warmup_steps=_positive(options.warmup_steps, "--warmup-steps", least=0),

@@ -6,6 +6,7 @@ Not covered: which trials to run (`search.py`) and storing what came of them (`s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -43,8 +44,9 @@ class TrialRunner:
 
     def __init__(self, device: DeviceKind, threads_per_rank: int, ops: Sequence[str], model_type: str,
                  say: Callable[[str], None], *, warm: bool = True) -> None:  # fmt: skip
+        self._log = _server_log()
         self._new_server: Callable[[], WarmServer] = partial(
-            WarmServer, device, threads_per_rank, ops, model_type, _server_log()
+            WarmServer, device, threads_per_rank, ops, model_type, self._log
         )
         self._say = say
         self._warm = warm
@@ -61,6 +63,9 @@ class TrialRunner:
         if self.server is not None:
             self.server.close()
             self.server = None
+        self._log.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other searches of this user may log there
+            self._log.parent.rmdir()
 
     def __call__(self, spec: TrialSpec) -> TrialResult:
         if not self._warm:

@@ -54,6 +54,21 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
 }
 
 
+def make_sampler(name: str, study_seed: int = 0, draw_seed: int = 0) -> BaseSampler:
+    """Optuna's sampler of that name. Raises UsageError where there is none, or a package is missing."""
+    if name not in SAMPLERS:
+        raise UsageError(f"--sampler: there is no '{name}'.", f"Samplers are: {', '.join(SAMPLERS)}.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            return SAMPLERS[name](study_seed, draw_seed)
+        except ImportError as error:
+            raise UsageError(
+                f"--sampler {name} needs a package that is not installed: {error.name}.",
+                "Install scipy, or leave out --sampler.",
+            ) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
     """One Optuna trial: number, raw parameters, what was noted with it, whether Optuna knows its end."""
@@ -147,20 +162,8 @@ class Sampling:
         )
 
     def _make_sampler(self, index: int) -> BaseSampler:
-        if self._sampler not in SAMPLERS:
-            raise UsageError(
-                f"--sampler: there is no '{self._sampler}'.", f"Samplers are: {', '.join(SAMPLERS)}."
-            )
         digest = sha256(f"{self._seed}:{index}".encode()).digest()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            try:
-                return SAMPLERS[self._sampler](self._seed, int.from_bytes(digest[:4], "big"))
-            except ImportError as error:
-                raise UsageError(
-                    f"--sampler {self._sampler} needs a package that is not installed: {error.name}.",
-                    "Install scipy, or leave out --sampler.",
-                ) from error
+        return make_sampler(self._sampler, self._seed, int.from_bytes(digest[:4], "big"))
 
     def _trial(self, number: int) -> Trial:
         # Study.ask gives the same object, but only to the process that asked.

@@ -31,19 +31,15 @@ def study_root(study: str) -> Path:
 
 
 def make_trial_dir(study: str, number: int) -> Path:
-    """A new, empty directory for one trial; whatever an earlier attempt left there is removed."""
-    path = study_root(study) / f"trial-{number}"
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True, mode=0o700)
-    return path
+    """A new, empty directory for one trial; its own, as studies of two databases may share a name."""
+    root = study_root(study)
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(prefix=f"trial-{number}-", dir=root))
 
 
 def make_swap_dir(nvme_path: str, study: str, number: int) -> Path:
     """A new, empty directory for one trial's swap files on the NVMe device."""
-    path = Path(nvme_path) / f"offtune-{quote(study, safe='')}-trial-{number}"
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True, mode=0o700)
-    return path
+    return Path(tempfile.mkdtemp(prefix=f"offtune-{quote(study, safe='')}-trial-{number}-", dir=nvme_path))
 
 
 def remove_swap_and_shm(swap_dir: str | None, token: str) -> None:

@@ -18,6 +18,7 @@ from offtune.errors import StudyMismatch, UsageError
 from offtune.records import Limits, Run, StudyRecord, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
+from offtune.sampling import make_sampler
 from offtune.search import Search, Watcher
 from offtune.space import Space, load_space
 from offtune.store import Store, new_study_name
@@ -56,6 +57,7 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
     """A new study, run to its target. Raises UsageError before anything is built."""
     config = resolve(options, hardware.detect())
     space = load_space(config.space)
+    make_sampler(config.sampler)
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)
         with store.lock(name), _ready(config, space, progress) as ready:

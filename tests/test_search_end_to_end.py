@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from offtune import scratch
 from offtune.store import Store
 
 pytestmark = pytest.mark.train
@@ -66,6 +68,13 @@ def wait_for(condition, timeout_s: float = 120) -> Any:
             return found
         time.sleep(0.1)
     raise AssertionError("it did not happen in time")
+
+
+def assert_no_leftovers(runs: Iterable[Any]) -> None:
+    """Nothing of these trials is left in shared memory or in the temporary folder."""
+    for run in runs:
+        assert run.trial_dir is None or not Path(run.trial_dir).exists()
+        assert not run.token or scratch.shm_files(run.token) == []
 
 
 def trial_under_way(folder: Path, at_least_finished: int):
@@ -176,7 +185,7 @@ def test_two_ranks_with_nvme_search_the_ladder(offtune, tmp_path):
     assert any("nvme" in placement for placement in placements), placements
     assert {trial["status"] for trial in document["trials"]} == {"ok"}, done.stderr
     assert list(swap.iterdir()) == []
-    assert list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*")) == []
+    assert_no_leftovers(runs_of(tmp_path))
 
 
 @pytest.mark.parametrize("victim", ["parent", "all"])
@@ -199,7 +208,7 @@ def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(
     assert document["measured"] == document["target_trials"] == 5
     after = {run.number: run for run in runs_of(tmp_path)}
     assert [after[run.number] for run in before] == before
-    assert list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*")) == []
+    assert_no_leftovers(after.values())
 
 
 def test_ctrl_c_keeps_the_study_prints_the_resume_command_and_ends_with_130(offtune, start, tmp_path):

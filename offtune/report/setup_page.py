@@ -110,7 +110,8 @@ def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
 
 def _device_text(config: RunConfig) -> str:
     where = ", ".join(f"GPU {index}" for index in config.gpus) or "DeepSpeed's CPU accelerator"
-    return f"{where}, {config.threads_per_rank} threads a rank"
+    threads = "1 thread" if config.threads_per_rank == 1 else f"{config.threads_per_rank} threads"
+    return f"{where}, {threads} a rank"
 
 
 def _trials_text(config: RunConfig) -> str:

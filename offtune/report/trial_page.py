@@ -46,7 +46,7 @@ def _head_facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("finished", time_text(run.finished_at or "")),
         ("start", _start_text(result) if result else ""),
         ("exit codes", _exit_text(result) if result else ""),
-        ("folder", run.trial_dir or ""),
+        ("folder", (run.trial_dir or "") if result is None else ""),
     ]
     return tuple((name, value) for name, value in facts if value)
 

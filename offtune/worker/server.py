@@ -109,6 +109,8 @@ class Server:
         """The parent is gone: end what runs, and remove what it would have removed."""
         for pid in self._running:
             os.kill(pid, signal.SIGKILL)
+        for pid in self._running:
+            os.waitpid(pid, 0)  # until it is gone it may still be making files
         if self._running and self._spec is not None:
             scratch.remove_swap_and_shm(self._spec.swap_dir, self._spec.token)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from offtune import hardware
+from offtune import hardware, installed
 from offtune.errors import UsageError
 from offtune.hardware import Machine
 from offtune.models import Model, default_preset, resolve_model
@@ -86,7 +86,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
     """Read and check every option against the machine. Raises UsageError naming the option."""
     device = _device(options, machine)
     gpus = _gpus(options, machine, device)
-    world_size = len(gpus) or _positive(options.gpus or 1, "--gpus")
+    world_size = len(gpus) or _positive(1 if options.gpus is None else options.gpus, "--gpus")
     budget = _budget(options, machine, gpus)
     return RunConfig(
         workload=_workload(options, device, world_size),
@@ -118,6 +118,11 @@ def _trial_timeout(options: Options) -> float:
 
 def _device(options: Options, machine: Machine) -> DeviceKind:
     has_cuda = bool(hardware.cuda_gpus(machine))
+    if has_cuda and options.device != "cpu" and not torch_has_cuda():
+        raise UsageError(
+            "There is a GPU here, but torch is a build without CUDA.",
+            "Install a CUDA build of torch, or say --device cpu to train without the GPU.",
+        )
     if options.device is None:
         return "cuda" if has_cuda else "cpu"
     if options.device not in get_args(DeviceKind):
@@ -128,6 +133,12 @@ def _device(options: Options, machine: Machine) -> DeviceKind:
     if options.device == "cuda" and not has_cuda:
         raise UsageError("--device cuda: no CUDA GPU is visible here.", "Run: offtune doctor")
     return "cuda" if options.device == "cuda" else "cpu"
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch was built for CUDA."""
+    build = installed.torch_build()
+    return build is not None and build.cuda is not None
 
 
 def _gpus(options: Options, machine: Machine, device: DeviceKind) -> tuple[int, ...]:

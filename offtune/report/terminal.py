@@ -34,9 +34,16 @@ _MINIMUM_FOLD_WIDTH = 20  # on a narrower screen the terminal folds by itself
 _LIVE_REFRESHES_PER_S = 1  # the trial needs the cores more than the clock on screen does
 
 
+class _Console(Console):
+    """A console that leaves a closed pipe to the command line instead of ending the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """A console that adds nothing of its own: no markup, no guessed highlights, no emoji."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def draw(console: Console, page: Page) -> None:

@@ -1,0 +1,220 @@
+"""The loop over a runner that needs no machine: order of writing, reuse, stopping, budgets, interruption."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from space_samples import facts
+
+from offtune import scratch
+from offtune.config import Options, resolve
+from offtune.errors import Interrupted, StoreError
+from offtune.hardware import Machine
+from offtune.records import Limits, Run, StudyRecord
+from offtune.report.document import document
+from offtune.report.summary import summarise
+from offtune.search import Search
+from offtune.space import load_space
+from offtune.store import Store
+from offtune.study import Study
+from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec, dump
+
+MACHINE = Machine(
+    cpu_model="p", cores=2, memory_bytes=10**10, gpus=(), driver_version=None, hostname="h", boot_id="b"
+)
+
+
+class Notes:
+    """A watcher that remembers."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[Run, Run | None]] = []
+        self.texts: list[str] = []
+
+    def begin(self, run: Run) -> None:
+        assert run.status is None
+
+    def trial(self, run: Run, best: Run | None) -> None:
+        self.runs.append((run, best))
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def imagined(spec: TrialSpec) -> TrialResult:
+    """Faster with larger micro-batches and lower stages, at the price of memory."""
+    micro = spec.ds_config["train_micro_batch_size_per_gpu"]
+    stage = spec.ds_config["zero_optimization"]["stage"]
+    used = 100_000_000 * micro + 50_000_000 * (3 - stage)
+    status = Status.OK if used <= spec.limit_bytes else Status.OVER_BUDGET
+    speed = 10.0 + micro - stage
+    memory = MemoryPeaks(used_device_bytes=used, used_host_bytes=10**6)
+    return TrialResult(
+        status=status, samples_per_s=speed, step_s=(1.0, 1.0), memory=memory, start="predicted"
+    )
+
+
+@pytest.fixture
+def make_search(tmp_path):
+    """A Search over a database in the test's folder; keyword arguments are options."""
+    opened: list[Store] = []
+
+    def make(runner: Callable[[TrialSpec], TrialResult] = imagined, **options: Any) -> Search:
+        settings = resolve(Options(**{"budget": "1GB", "trials": 10, **options}), MACHINE)
+        store = Store.open(str(tmp_path / "studies.db"), write=True)
+        opened.append(store)
+        here = facts(device="cpu", nvme_dir=None, ops=frozenset({"cpu_adam", "fused_adam"}))
+        space = load_space("ladder").fit(here)
+        if not store.studies():
+            store.add_study(
+                StudyRecord(name="s", created_at="2026", settings={"limit_bytes": settings.limit_bytes},
+                            target_trials=settings.trials, model="m", device="cpu", budget_bytes=10**9)
+            )  # fmt: skip
+        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed)
+        for label, point in space.baselines():
+            study.enqueue(point, "baseline", label)
+        return Search(
+            config=settings, store=store, study=study, facts=here, ops=(), runner=runner, watcher=Notes()
+        )
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+def test_the_search_ends_at_its_target_with_baselines_first_and_the_fastest_found(make_search):
+    search = make_search()
+    assert "10 trials" in search.run()
+    runs = search.store.runs("s")
+    measured = [run for run in runs if run.reuse_of is None]
+    assert len(measured) == 10
+    assert [run.origin for run in runs[:5]] == ["baseline"] * 5
+    fastest = max(r.result.samples_per_s for r in measured if r.status is Status.OK)
+    assert search.study.best().result.samples_per_s == fastest
+    assert all(r.result.memory.used_device_bytes <= 10**9 for r in measured if r.status is Status.OK)
+
+
+def test_over_the_budget_is_never_best(make_search):
+    search = make_search(budget="450MB", trials=20)
+    search.run()
+    assert search.study.best().result.memory.used_device_bytes <= 450 * 10**6
+    assert any(run.status is Status.OVER_BUDGET for run in search.store.runs("s"))
+
+
+def test_equal_configurations_are_measured_once_and_reused(make_search):
+    trained: list[str] = []
+
+    def counting(spec: TrialSpec) -> TrialResult:
+        trained.append(json.dumps(spec.ds_config, sort_keys=True))
+        return imagined(spec)
+
+    search = make_search(counting, trials=25)
+    search.run()
+    assert len(trained) == len(set(trained))
+    reused = [run for run in search.store.runs("s") if run.reuse_of is not None]
+    assert reused
+    assert all(run.result == search.store.run("s", run.reuse_of).result for run in reused)
+
+
+def test_an_exhausted_space_ends_the_search_and_says_so(make_search):
+    search = make_search(trials=10_000)
+    assert "exhausted" in search.run()
+    assert len({run.fingerprint for run in search.store.runs("s")}) == search.study.measured_count()
+
+
+def test_the_time_limit_starts_no_further_trial(make_search):
+    search = make_search(time="1s", trials=1000)
+    search.started -= 2
+    assert "time is up" in search.run()
+    assert search.store.runs("s") == []
+
+
+def test_the_scratch_of_a_trial_is_gone_and_its_folder_was_there(make_search):
+    def looking(spec: TrialSpec) -> TrialResult:
+        assert Path(spec.trial_dir).is_dir()
+        return imagined(spec)
+
+    search = make_search(looking, trials=3)
+    search.run()
+    assert all(not Path(run.trial_dir).exists() for run in search.store.runs("s"))
+
+
+def test_an_interruption_keeps_the_finished_and_queues_the_unfinished_again(make_search):
+    seen: list[int] = []
+
+    def stopped_at_the_third(spec: TrialSpec) -> TrialResult:
+        seen.append(spec.number)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return imagined(spec)
+
+    search = make_search(stopped_at_the_third, trials=6)
+    with pytest.raises(Interrupted) as caught:
+        search.run()
+    assert caught.value.exit_code == 130
+    assert "offtune resume s" in caught.value.hint
+    kept = [run for run in search.store.runs("s") if run.status is Status.OK]
+    assert len(kept) == 2
+    search.store.close()
+    again = make_search(trials=6)
+    again.repair()
+    again.run()
+    runs = again.store.runs("s")
+    assert runs[: len(kept)] == kept
+    assert again.study.measured_count() == 6
+    labels = [run.label for run in runs if run.status is not Status.INTERRUPTED and run.label]
+    assert len(labels) == len(set(labels)) == 5
+
+
+def test_a_database_that_cannot_take_a_result_loses_nothing(make_search, monkeypatch):
+    def leaving_its_result(spec: TrialSpec) -> TrialResult:
+        result = imagined(spec)
+        (Path(spec.trial_dir) / "result.json").write_text(dump(result))
+        return result
+
+    search = make_search(leaving_its_result, trials=4)
+    finish = search.store.finish_run
+
+    def full(study: str, number: int, result: TrialResult) -> None:
+        if number == 2:
+            raise StoreError("The disk is full.", "Free some space.")
+        finish(study, number, result)
+
+    monkeypatch.setattr(search.store, "finish_run", full)
+    with pytest.raises(StoreError):
+        search.run()
+    search.store.close()
+    again = make_search(trials=4)
+    again.repair()
+    assert any("recovered" in text for text in again.watcher.texts)
+    assert again.store.run("s", 2).status is Status.OK
+    assert not Path(again.store.run("s", 2).trial_dir).exists()
+    again.run()
+    assert again.study.measured_count() == 4
+
+
+def test_the_document_counts_what_was_measured(make_search):
+    search = make_search(trials=8)
+    search.run()
+    shown = document(summarise(search.store.study("s"), search.store.runs("s")))
+    assert shown["measured"] == 8
+    assert len([t for t in shown["trials"] if t["reuse_of"] is None]) == 8
+    json.dumps(shown, allow_nan=False)
+
+
+def test_two_scratch_folders_of_one_name_do_not_meet(tmp_path):
+    first, second = scratch.make_trial_dir("s", 1), scratch.make_trial_dir("s", 1)
+    assert first != second
+    (first / "x").touch()
+    scratch.remove_trial(str(second), None, "0")
+    assert (first / "x").exists()
+    scratch.remove_trial(str(first), None, "0")
+    assert not first.parent.exists()
+
+
+def test_a_study_name_cannot_leave_the_scratch_folder():
+    folder = scratch.make_trial_dir("../../etc", 1)
+    assert scratch.study_root("../../etc").parent == scratch.study_root("s").parent
+    scratch.remove_trial(str(folder), None, "0")

@@ -114,9 +114,7 @@ def _busy() -> list[str]:
     load = host.load_per_core()
     if load < _BUSY_LOAD_PER_CORE:
         return []
-    return [
-        f"Others use this machine (load {load:.1f} per core): step times will scatter; mind small differences."
-    ]
+    return [f"Others use this machine (load {load:.1f} per core): step times will scatter."]
 
 
 def _free_name(store: Store, name: str | None) -> str:

@@ -64,7 +64,7 @@ def cut_sizes(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
     cut = {knob.name: _bounded(knob, *_BOUNDS[knob.name](model)) for knob in knobs if knob.name in _BOUNDS}
     new = tuple(cut.get(knob.name, knob) for knob in knobs)
     changed = [now.name for before, now in zip(knobs, new, strict=True) if before != now]
-    note = f"Sizes of {len(changed)} knobs cut to the model (see --dry-run): others act alike or only cost memory."
+    note = f"Sizes of {len(changed)} knobs cut to the model (see --dry-run): others act alike."
     return new, [note] if changed else []
 
 

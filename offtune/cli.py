@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from offtune import __version__
 from offtune.errors import (
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
     from offtune.report.page import Page
     from offtune.report.summary import Summary
     from offtune.verify import Verification
+
+_COMMAND = "offtune.command"
+
+
+class BeforeDashes(TyperCommand):
+    """A command whose own arguments end at `--`; what follows is somebody else's and left as it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="offtune",
@@ -123,9 +138,10 @@ def offtune(
     """Find the fastest DeepSpeed offload configuration that stays under your GPU memory budget."""
 
 
-@app.command()
+@app.command(cls=BeforeDashes)
 @guarded
 def search(
+    ctx: typer.Context,
     budget: Annotated[
         str | None,
         typer.Option(help="Device memory a rank may use: 40GB (40e9) or 40GiB. Default: the card's."),
@@ -139,7 +155,7 @@ def search(
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per optimizer step over all ranks; kept constant.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    precision: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32. [bf16]")] = None,
     optimizer: Annotated[str, typer.Option(help="adamw, adam, lion or adagrad.")] = "adamw",
     activation_checkpointing: Annotated[
         bool,
@@ -177,6 +193,9 @@ def search(
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
+    trial_cwd: Annotated[
+        str, typer.Option(help="Where a command of your own runs: here, or a scratch directory of the trial.")
+    ] = "here",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Resolve everything, show it, run nothing.")
     ] = False,
@@ -184,6 +203,8 @@ def search(
     """Search for the fastest configuration under a memory budget; every trial is a short real training.
 
     Example: offtune search --budget 40GB --model llama-7b --nvme-path /mnt/nvme
+
+    Your own training: offtune search --budget 40GB -- torchrun train.py --deepspeed {ds_config}
     """
     from offtune.config import Options
 
@@ -192,7 +213,7 @@ def search(
         global_batch=global_batch, precision=precision, optimizer=optimizer,
         activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
         space=space, trials=trials, time=time, trial_timeout=trial_timeout, warmup_steps=warmup_steps,
-        steps=steps, seed=seed, sampler=sampler,
+        steps=steps, seed=seed, sampler=sampler, command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
         _dry_run(options, as_json)
@@ -225,9 +246,10 @@ def _finish(summary: Summary, progress: Any, as_json: bool) -> None:
         raise typer.Exit(EXIT_NOTHING_FITS)
 
 
-@app.command()
+@app.command(cls=BeforeDashes)
 @guarded
 def resume(
+    ctx: typer.Context,
     study: StudyName = None,
     trials: Annotated[int | None, typer.Option(help="A new target; default: the study's own.")] = None,
     time: Annotated[str | None, typer.Option(help="Start no trial after this long: 30m, 2h.")] = None,
@@ -253,6 +275,7 @@ def resume(
         time_s=parse_seconds(time, "--time") if time else None,
         budget_bytes=parse_bytes(budget, "--budget") if budget else None,
         anyway=anyway,
+        command=ctx.meta.get(_COMMAND),
     )
     with Progress(make_console(stderr=True)) as progress:
         _finish(session.resume(storage, study, changes, progress), progress, as_json)

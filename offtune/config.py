@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from offtune import hardware, installed
+from offtune.command import command_workload, parse_command, refuse_beside
 from offtune.errors import UsageError
 from offtune.hardware import Machine
 from offtune.models import Model, default_preset, resolve_model
@@ -27,6 +28,7 @@ _TRIALS = 40
 # The first step allocates optimizer states and records ZeRO-3's trace, the second is the first with prefetch.
 _WARMUP_STEPS = 2
 _STEPS = 5
+_PRECISION = "bf16"
 _TRIAL_TIMEOUT_S = 600.0
 
 
@@ -40,7 +42,7 @@ class Options:
     model: str | None = None
     seq_len: int | None = None
     global_batch: int | None = None
-    precision: str = "bf16"
+    precision: str | None = None
     optimizer: str = "adamw"
     activation_checkpointing: bool = False
     gpus: int | None = None
@@ -54,6 +56,8 @@ class Options:
     steps: int = _STEPS
     seed: int = 0
     sampler: str = "tpe"
+    command: tuple[str, ...] | None = None
+    trial_cwd: str = "here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +197,14 @@ def _host_limit(options: Options) -> int:
 
 
 def _workload(options: Options, device: DeviceKind, world_size: int) -> Workload:
+    if options.command is not None:
+        refuse_beside({"--model": options.model, "--seq-len": options.seq_len,
+                       "--activation-checkpointing": options.activation_checkpointing or None})  # fmt: skip
+        return command_workload(
+            parse_command(options.command, str(Path.cwd()), options.trial_cwd),
+            global_batch=global_batch(options.global_batch, world_size, device), world_size=world_size,
+            precision=_precision(options.precision, device), optimizer=options.optimizer, seed=options.seed,
+        )  # fmt: skip
     model = resolve_model(options.model or default_preset(device))
     if options.optimizer not in OPTIMIZERS:
         raise UsageError(f"--optimizer: unknown '{options.optimizer}'.", f"One of: {', '.join(OPTIMIZERS)}.")
@@ -200,7 +212,7 @@ def _workload(options: Options, device: DeviceKind, world_size: int) -> Workload
         model_name=model.name,
         model_config=model.config,
         seq_len=_seq_len(options.seq_len, model, device),
-        global_batch=_global_batch(options.global_batch, world_size, device),
+        global_batch=global_batch(options.global_batch, world_size, device),
         world_size=world_size,
         precision=_precision(options.precision, device),
         optimizer=options.optimizer,
@@ -209,7 +221,8 @@ def _workload(options: Options, device: DeviceKind, world_size: int) -> Workload
     )
 
 
-def _precision(text: str, device: DeviceKind) -> Precision:
+def _precision(given: str | None, device: DeviceKind) -> Precision:
+    text = _PRECISION if given is None else given
     if text not in get_args(Precision):
         raise UsageError(f"--precision: unknown '{text}'.", "One of: bf16, fp16, fp32.")
     if text == "fp16" and device == "cpu":
@@ -240,7 +253,8 @@ def max_positions(config: dict[str, Any]) -> int | None:
     return None
 
 
-def _global_batch(given: int | None, world_size: int, device: DeviceKind) -> int:
+def global_batch(given: int | None, world_size: int, device: DeviceKind) -> int:
+    """Samples a step: `given`, or so many a rank. Raises UsageError where ranks cannot share them."""
     batch = _positive(
         given if given is not None else _SAMPLES_PER_RANK[device] * world_size, "--global-batch"
     )

@@ -83,13 +83,19 @@ def build(base: DsConfig, point: Point, facts: Facts, swap_dir: str | None) -> D
     built |= _batch(plain, point, facts.workload)
     built |= _precision(plain, point, facts.workload)
     built["zero_optimization"] = zero_block(plain, point, placement, facts, swap_dir)
-    built["optimizer"] = _optimizer(plain, facts.workload)
+    if _by_ds_config(facts.workload):
+        built["optimizer"] = _optimizer(plain, facts.workload)
     built["gradient_clipping"] = plain.get("gradient_clipping", DEFAULT_GRADIENT_CLIPPING)
     built["steps_per_print"] = _STEPS_PER_PRINT
     built["wall_clock_breakdown"] = False
     if "nvme" in (placement.optimizer, placement.param):
         built["aio"] = _aio(plain, point)
     return built
+
+
+def _by_ds_config(workload: Workload) -> bool:
+    """Whether the optimizer is the ds_config's to say, not built by the person's script."""
+    return workload.command is None or not workload.command.own_optimizer
 
 
 def _without_auto(value: Any) -> Any:

@@ -47,6 +47,12 @@ class Search:
     started: float = field(default_factory=time.monotonic)
     fruitless: int = 0
 
+    @property
+    def _base(self) -> DsConfig:
+        """The ds_config that points are laid over: what the runtime of the person's script fixes."""
+        command = self.config.workload.command
+        return {} if command is None else command.settings
+
     def run(self) -> str:
         """Go on to the study's target; returns why it ended. Raises Interrupted when the person stops it."""
         while (reason := self._over()) is None:
@@ -72,7 +78,7 @@ class Search:
 
     def _next(self) -> None:
         proposal = self.study.ask()
-        config = ds_config.build({}, proposal.point, self.facts, self.config.nvme_path)
+        config = ds_config.build(self._base, proposal.point, self.facts, self.config.nvme_path)
         fingerprint = ds_config.fingerprint(config, self.facts)
         twin = self.store.find_measured(self.study.name, fingerprint)
         if twin is not None:
@@ -135,7 +141,7 @@ class Search:
             **prepare.spec_fields(self.config, self.ops),
             study=self.study.name,
             number=proposal.number,
-            ds_config=ds_config.build({}, proposal.point, self.facts, swap_dir),
+            ds_config=ds_config.build(self._base, proposal.point, self.facts, swap_dir),
             trial_dir=str(scratch.make_trial_dir(self.study.name, proposal.number)),
             swap_dir=swap_dir,
             token=scratch.new_token(),

@@ -7,6 +7,7 @@ refuses. Not covered: the loop (`search.py`) and what is shown (`report`).
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -45,6 +46,7 @@ class Changes:
     time_s: float | None = None
     budget_bytes: int | None = None
     anyway: bool = False
+    command: tuple[str, ...] | None = None
 
 
 def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
@@ -52,7 +54,12 @@ def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
     config = resolve(options, hardware.detect())
     space = load_space(config.space)
     ready, notes = prepare.expected_ops(config, space)
-    facts = prepare.make_facts(config, prepare.profile_apart(config), ready)
+    if config.workload.command is not None:
+        config, numels, seen = prepare.look(config, tuple(ready), options)
+        notes = (*seen, *notes)
+    else:
+        numels = prepare.profile_apart(config).parameter_numels
+    facts = prepare.make_facts(config, numels, ready)
     return config, space.fit(facts), notes
 
 
@@ -63,10 +70,10 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
     make_sampler(config.sampler)
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)
-        with store.lock(name), _ready(config, space, progress) as ready:
-            record = _record(name, config, ready)
+        with store.lock(name), _ready(config, space, progress, options) as ready:
+            record = _record(name, ready.config, ready)
             store.add_study(record)
-            return _run(store, record, config, ready, progress)
+            return _run(store, record, ready.config, ready, progress)
 
 
 def resume(storage: str, name: str | None, changes: Changes, progress: Progress) -> Summary:
@@ -86,9 +93,11 @@ def resume(storage: str, name: str | None, changes: Changes, progress: Progress)
 
 
 @contextmanager
-def _ready(config: RunConfig, space: Space, progress: Progress) -> Iterator[prepare.Prepared]:
-    """The prepared machine; its warm server ends on the way out."""
-    prepared = prepare.prepare(config, space, progress.note)
+def _ready(
+    config: RunConfig, space: Space, progress: Progress, options: Options | None = None
+) -> Iterator[prepare.Prepared]:
+    """The prepared machine; its warm server ends on the way out. `options` are those of a new study."""
+    prepared = prepare.prepare(config, space, progress.note, options)
     with prepared.runner:
         yield prepared
 
@@ -162,6 +171,13 @@ def _refuse_differences(record: StudyRecord, config: RunConfig, changes: Changes
     here = hardware.fingerprint(hardware.detect(), config.device, config.gpus)
     found = [*_differences("machine", config.machine, here)]
     found += _differences("version of", record.settings.get("versions") or {}, prepare.recorded_versions())
+    own = config.workload.command
+    if changes.command is not None and changes.command != (own.arguments if own is not None else None):
+        made_for = shlex.join(own.arguments) if own is not None else f"the built-in {record.model}"
+        raise StudyMismatch(
+            f"Study '{record.name}' was made for {made_for}, not {shlex.join(changes.command)}.",
+            "Leave the command out of a resume, or start a new study.",
+        )
     if changes.budget_bytes is not None and changes.budget_bytes != config.budget_bytes:
         raise StudyMismatch(
             f"Study '{record.name}' was made for a budget of {format_bytes(config.budget_bytes)}, "

@@ -34,8 +34,9 @@ class Verification:
 def verify(config: RunConfig, run: Run, exported: DsConfig, say: Callable[[str], None]) -> Verification:
     """Train `exported`, the very content of the file. Raises OfftuneError where ops are missing."""
     ready = _ops(config, run, say)
-    model_type = str(config.workload.model_config["model_type"])
-    with TrialRunner(config.device, config.threads_per_rank, ready, model_type, say) as runner:
+    model_type = str(config.workload.model_config.get("model_type", ""))
+    warm = config.workload.command is None
+    with TrialRunner(config.device, config.threads_per_rank, ready, model_type, say, warm=warm) as runner:
         spec = _spec(config, run, exported, ready)
         result = runner(spec)
         scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)

@@ -13,12 +13,12 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those below, and nothing in a circle.
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("words", ("errors", "units", "trial")),
-    ("machine", ("check", "host", "ha*", "hub", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
+    ("machine", ("check", "command", "h[oau]*", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
-    ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
+    ("trials", ("command_[rv]*", "launch", "op_*", "ops", "probe", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
-    ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
+    ("settings", ("command_s*", "config", "doctor", "*_checks", "prepare", "verify")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
     ("command line", ("cli", "__main__")),

@@ -5,6 +5,7 @@ Covered: checks with their remedies; resolved settings, the space and its notes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +13,7 @@ from offtune.knobs import Knob
 from offtune.records import Limits, StudyRecord
 from offtune.report.page import Block, Facts, Heading, Line, Page, Tone
 from offtune.report.words import CPU_CAVEATS, CPU_REMEDY, budget_text
-from offtune.trial import as_dict
+from offtune.trial import Workload, as_dict
 from offtune.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -89,14 +90,11 @@ def cpu_lines(device: str) -> list[Block]:
 
 def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
     work = config.workload
-    checkpointing = "on" if work.activation_checkpointing else "off"
     return (
-        ("model", work.model_name),
-        ("sequence", f"{work.seq_len} tokens"),
+        *_what_is_trained(work),
         ("global batch", f"{work.global_batch} samples a step over {_ranks(work.world_size)}"),
         ("precision", work.precision),
-        ("optimizer", work.optimizer),
-        ("checkpointing", checkpointing),
+        ("optimizer", _optimizer(work)),
         ("device", _device_text(config)),
         ("budget", budget_text(config.budget_bytes, config.limit_bytes)),
         ("host limit", f"{format_bytes(config.host_limit_bytes)} for all ranks together"),
@@ -106,6 +104,20 @@ def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
         ("trial timeout", format_seconds(config.trial_timeout_s)),
         ("sampler", f"{config.sampler}, seed {config.seed}"),
     )
+
+
+def _what_is_trained(work: Workload) -> tuple[tuple[str, str], ...]:
+    if work.command is None:
+        checkpointing = "on" if work.activation_checkpointing else "off"
+        sequence = ("sequence", f"{work.seq_len} tokens")
+        return (("model", work.model_name), sequence, ("checkpointing", checkpointing))
+    where = work.command.cwd if work.command.trial_cwd == "here" else "a scratch directory of the trial"
+    return (("command", shlex.join(work.command.arguments)), ("runs in", where))
+
+
+def _optimizer(work: Workload) -> str:
+    own = work.command.own_optimizer if work.command is not None else ""
+    return f"{own}, built by the script" if own else work.optimizer
 
 
 def _device_text(config: RunConfig) -> str:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from offtune import command_verdict, hardware, scratch
+from offtune import command_verdict, hardware, log_tail, scratch
 from offtune.command_ranks import CommandRanks
 from offtune.launch import ColdRanks, Ranks, ServerGone, WarmServer
 from offtune.trial import DeviceKind, RankReport, Status, TrialResult, TrialSpec, dump, load
@@ -26,9 +26,6 @@ from offtune.verdict import Cause, Ending, verdict
 _POLL_S = 0.02
 # A rank whose partner died sits in a collective until gloo or NCCL gives up, minutes later.
 _PARTNER_GRACE_S = 5.0
-# Enough of the end of a log to hold a Python traceback through DeepSpeed.
-_LOG_TAIL_BYTES = 8_000
-_LOG_CUT_ABOVE_BYTES = 4_000_000
 # A killed process gives its device memory back within a second; with much pinned memory it takes longer.
 _DEVICE_FREE_S = 60.0
 _DEVICE_TOLERANCE_BYTES = 64 * 2**20
@@ -172,7 +169,7 @@ def _watch(spec: TrialSpec, ranks: Ranks, deadline: float) -> Ending:
             return Ending(cause=cause, codes=ended, oom_kills=0, host_peak_bytes=host_peak, seconds=0.0)
         if failed_at is None and any(codes.values()):
             failed_at = time.monotonic()
-        _cut_logs(spec)
+        _bound_logs(spec)
         time.sleep(_POLL_S)
 
 
@@ -203,28 +200,15 @@ def _was_bad_fork(spec: TrialSpec) -> bool:
     return any(report is not None and report.outcome == "bad_fork" for report in read_reports(spec))
 
 
-def _cut_logs(spec: TrialSpec) -> None:
-    """Keep only the end of a log that grows without bound; its writers append to the new end."""
+def _bound_logs(spec: TrialSpec) -> None:
     for rank in range(spec.workload.world_size):
-        path = Path(spec.trial_dir) / f"rank{rank}.log"
-        if path.exists() and path.stat().st_size > _LOG_CUT_ABOVE_BYTES:
-            tail = _tail(path)
-            os.truncate(path, 0)
-            with path.open("a") as log:
-                log.write(tail)
+        log_tail.bound(Path(spec.trial_dir) / f"rank{rank}.log")
 
 
 def log_tails(spec: TrialSpec, codes: Sequence[int | None]) -> str:
     """The end of the log of the first rank that failed by itself, else of rank 0."""
     rank = next((rank for rank, code in enumerate(codes) if code), 0)
-    path = Path(spec.trial_dir) / f"rank{rank}.log"
-    return _tail(path) if path.exists() else ""
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
-        return log.read(_LOG_TAIL_BYTES).decode(errors="replace")
+    return log_tail.read_tail(Path(spec.trial_dir) / f"rank{rank}.log")
 
 
 def _wait_until_free(levels: dict[int, int | None]) -> None:

@@ -16,7 +16,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("machine", ("check", "command", "h[oau]*", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
-    ("trials", ("command_[rv]*", "launch", "op_*", "ops", "probe", "runner", "verdict")),
+    ("trials", ("log_tail", "command_[rv]*", "launch", "op_*", "ops", "probe", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
     ("settings", ("command_s*", "config", "doctor", "*_checks", "prepare", "verify")),
     ("report", ("report.*",)),

@@ -12,24 +12,27 @@ PACKAGE = ROOT / "offtune"
 
 # Rooms from the ground up; a file imports from its own room and from those below, and nothing in a circle.
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("words", ("errors", "units", "trial")),
+    ("words", ("errors", "units", "trial", "timeline", "phase_analysis")),
     ("machine", ("check", "host", "ha*", "hub", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
-    ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
+    ("studies", ("database", "export", "importance", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
     ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
+    ("analysis", ("bound*", "dashboard", "nvml_trace")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
-    ("command line", ("cli", "__main__")),
+    ("command line", ("cli*", "__main__")),
 )  # fmt: skip
 CHILD = "offtune.worker"
 SQL_FILES = ("database", "migrate", "rows", "schema", "store", "trouble")
 OWNERS = {
     "pynvml": ("offtune.hardware",),
-    "optuna": ("offtune.sampling",),
+    "optuna": ("offtune.sampling", "offtune.importance"),
     "sqlalchemy": tuple(f"offtune.{n}" for n in SQL_FILES),
     "rich": ("offtune.report.terminal",),
+    "plotly": ("offtune.report.html",),
+    "jinja2": ("offtune.report.html",),
     "typer": ("offtune.cli",),
     "yaml": ("offtune.space_file",),
     "torch": (CHILD,),

@@ -1,0 +1,227 @@
+"""A plot of one optimizer step: memory, link, storage and utilisation over time, the phases shaded.
+
+Covered: recorded timelines of any source, and the table of their phases. Not covered: analysis
+(`phase_analysis`, `bounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from offtune.phase_analysis import StepAnalysis, analyse
+from offtune.report.page import Column, Table
+from offtune.report.plot_style import (
+    BLUE,
+    GB,
+    GRAY,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SHADES,
+    axis,
+    layout,
+)
+from offtune.report.sections import Plot
+from offtune.timeline import Timeline
+from offtune.units import format_bytes, format_seconds
+
+# (key, name, colour, factor, dash) of each line, by panel from the top.
+_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = (
+    (
+        "memory, GB",
+        (
+            ("device_used_bytes", "device memory", BLUE, 1 / GB, "solid"),
+            ("reserved_bytes", "reserved", PURPLE, 1 / GB, "dash"),
+            ("allocated_bytes", "allocated", GRAY, 1 / GB, "dot"),
+        ),
+    ),
+    (
+        "link, GB/s",
+        (
+            ("d2h_bytes_per_s", "D2H", ORANGE, 1 / GB, "solid"),
+            ("h2d_bytes_per_s", "H2D", GREEN, 1 / GB, "dot"),
+        ),
+    ),
+    (
+        "NVMe, GB/s",
+        (
+            ("nvme_read_bytes_per_s", "NVMe read", GREEN, 1 / GB, "dot"),
+            ("nvme_write_bytes_per_s", "NVMe write", ORANGE, 1 / GB, "solid"),
+        ),
+    ),
+    (
+        "busy, %",
+        (
+            ("gpu_busy_share", "GPU", BLUE, 100.0, "solid"),
+            ("cpu_busy_share", "CPU", GRAY, 100.0, "dot"),
+        ),
+    ),
+)
+_PANEL_PX = 150
+_PANEL_GAP = 0.06  # of the plot's height
+
+
+def timeline_plot(
+    name: str, title: str, timeline: Timeline, step: int, *, limit_bytes: int | None = None
+) -> Plot:
+    """One step of a recording. Raises KeyError where that step was not marked."""
+    one = timeline.of_step(step)
+    panels = [(label, lines) for label, lines in _PANELS if any(_worth(one, key) for key, *_ in lines)]
+    analysis = analyse(timeline, [step])
+    data, axes = [], {}
+    for number, (label, lines) in enumerate(panels, start=1):
+        top = 1 - (number - 1) / len(panels)
+        bottom = 1 - number / len(panels) + (_PANEL_GAP if number < len(panels) else 0)
+        axes[_axis_name("yaxis", number)] = axis(label, domain=[bottom, top], rangemode="tozero")
+        data += [_line(one, number, *line) for line in lines if _worth(one, line[0])]
+    end_s = one.steps()[0].end_s
+    return Plot(
+        name=name,
+        title=title,
+        alt=_timeline_alt(title, analysis),
+        data=data,
+        layout=layout(
+            **axes,
+            xaxis=axis("seconds of the step", range=[0, end_s], anchor=_axis_name("y", len(panels))),
+            shapes=[*_shading(one), *_limit_line(one, limit_bytes)],
+            annotations=_phase_names(one, end_s),
+            hovermode="x",
+            margin={"l": 56, "r": 12, "t": 24, "b": 48},
+            legend={"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0, "xanchor": "left"},
+        ),
+        height_px=110 + _PANEL_PX * len(panels),
+        table=phase_table(analysis) if analysis else Table(columns=(), rows=()),
+        caption=f"Step {step} of {timeline.source}." if timeline.source else f"Step {step}.",
+    )
+
+
+def phase_table(analysis: StepAnalysis) -> Table:
+    """Every phase in figures: seconds, memory peak, mean and peak rates, bytes moved, utilisation."""
+    columns = (
+        Column(title="phase"),
+        Column(title="time", right=True),
+        Column(title="of the step", right=True),
+        Column(title="memory peak", right=True),
+        Column(title="D2H mean (peak)", right=True),
+        Column(title="H2D mean (peak)", right=True),
+        Column(title="D2H moved", right=True),
+        Column(title="H2D moved", right=True),
+        Column(title="GPU busy", right=True),
+        Column(title="CPU busy", right=True),
+    )
+    rows = tuple(
+        (
+            phase.name,
+            format_seconds(phase.seconds),
+            f"{100 * phase.share:.0f} %",
+            format_bytes(phase.peak("device_used_bytes")),
+            _rate(phase.mean("d2h_bytes_per_s"), phase.peak("d2h_bytes_per_s")),
+            _rate(phase.mean("h2d_bytes_per_s"), phase.peak("h2d_bytes_per_s")),
+            format_bytes(phase.moved_bytes("d2h_bytes_per_s")),
+            format_bytes(phase.moved_bytes("h2d_bytes_per_s")),
+            _percent(phase.mean("gpu_busy_share")),
+            _percent(phase.mean("cpu_busy_share")),
+        )
+        for phase in analysis.phases
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _worth(timeline: Timeline, key: str) -> bool:
+    """Whether a series was recorded and is not flat zero."""
+    series = timeline.find(key)
+    return series is not None and any(series.values)
+
+
+def _axis_name(axis_name: str, number: int) -> str:
+    return axis_name if number == 1 else f"{axis_name}{number}"
+
+
+def _line(
+    timeline: Timeline, panel: int, key: str, name: str, color: str, factor: float, dash: str
+) -> dict[str, Any]:
+    series = timeline.find(key)
+    assert series is not None
+    # A rate or a share is a mean since the sample before: drawn as the step that ends at its sample.
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [round(time, 6) for time in series.times_s],
+        "y": [round(value * factor, 6) for value in series.values],
+        "yaxis": _axis_name("y", panel),
+        "line": {"color": color, "width": 1.6, "dash": dash, "shape": "vh"},
+        "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
+    }
+
+
+def _shading(timeline: Timeline) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "rect",
+            "layer": "below",
+            "x0": mark.start_s,
+            "x1": mark.end_s,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 0},
+            "fillcolor": SHADES[mark.name],
+        }
+        for mark in timeline.marks
+        if mark.name in SHADES
+    ]
+
+
+def _limit_line(timeline: Timeline, limit_bytes: int | None) -> list[dict[str, Any]]:
+    """The budget in the memory panel, where the memory comes near it: it must not flatten the curve."""
+    series = timeline.find("device_used_bytes")
+    if series is None or limit_bytes is None or max(series.values) < 0.5 * limit_bytes:
+        return []
+    height = limit_bytes / GB
+    return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
+             "line": {"color": RED, "width": 1.5, "dash": "dash"}}]  # fmt: skip
+
+
+def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
+    """The name over each phase, once, where it is wide enough for it."""
+    widest: dict[str, tuple[float, float]] = {}
+    for mark in timeline.marks:
+        length = mark.end_s - mark.start_s
+        if mark.name in SHADES and length > widest.get(mark.name, (0.0, 0.0))[0]:
+            widest[mark.name] = (length, (mark.start_s + mark.end_s) / 2)
+    return [
+        {
+            "text": name if length > 0.12 * end_s else name[0],
+            "x": middle,
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+            "showarrow": False,
+        }
+        for name, (length, middle) in widest.items()
+    ]
+
+
+def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:
+    if analysis is None:
+        return title
+    parts: Iterable[str] = (
+        f"{phase.name} {format_seconds(phase.seconds)}, memory peak "
+        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {_rate(phase.mean('d2h_bytes_per_s'), None)}, "
+        f"H2D {_rate(phase.mean('h2d_bytes_per_s'), None)}"
+        for phase in analysis.phases
+    )
+    return f"{title}: curves over one step. " + "; ".join(parts) + "."
+
+
+def _rate(mean: float | None, peak: float | None) -> str:
+    if mean is None:
+        return "-"
+    return f"{format_bytes(mean)}/s" + (f" ({format_bytes(peak)}/s)" if peak is not None else "")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"

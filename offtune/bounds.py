@@ -70,7 +70,7 @@ class Use:
 class PhaseBound:
     """What bounds one phase. `free_s` is the time it would take if that resource took none, at best.
 
-    `missing` is what one would have to know to say more.
+    `cpu_cores` is how many cores the rank kept busy, `missing` what one would have to know to say more.
     """
 
     phase: str
@@ -78,6 +78,7 @@ class PhaseBound:
     resource: Resource
     uses: tuple[Use, ...]
     free_s: float | None
+    cpu_cores: float | None
     missing: tuple[str, ...]
     knobs: tuple[str, ...]
 
@@ -132,6 +133,7 @@ def _bound_phase(
         resource=resource,
         uses=tuple(uses),
         free_s=None if resource == NOT_KNOWN else _free_s(phase.seconds, resource, uses),
+        cpu_cores=_cpu_cores(phase, analysis),
         missing=missing,
         knobs=_knobs(phase.name, resource, point),
     )
@@ -175,6 +177,11 @@ def _part_uses(phase: PhaseFigures, analysis: StepAnalysis) -> Iterator[Use]:
             yield Use(resource=resource, share=_clipped(part.seconds / phase.seconds))
 
 
+def _cpu_cores(phase: PhaseFigures, analysis: StepAnalysis) -> float | None:
+    share = phase.mean("cpu_busy_share")
+    return None if share is None or analysis.cores is None else share * analysis.cores
+
+
 def _clipped(share: float) -> float:
     return min(1.0, max(0.0, share))
 
@@ -197,10 +204,9 @@ def _resource(
 ) -> Resource:
     if uses and uses[0].share >= BOUND_SHARE:
         return uses[0].resource
-    cpu = phase.mean("cpu_busy_share")
-    if missing or cpu is None or analysis.cores is None:
+    busy_cores = _cpu_cores(phase, analysis)
+    if missing or busy_cores is None:
         return NOT_KNOWN
-    busy_cores = cpu * analysis.cores
     if PYTHON_CORES[0] <= busy_cores <= PYTHON_CORES[1]:
         return "Python/launch overhead"
     if busy_cores < PYTHON_CORES[0]:

@@ -97,7 +97,7 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
     """The analysis of the given steps, by default of all; None where no step was marked."""
     wanted = None if steps is None else set(steps)
     whole = [mark for mark in timeline.steps() if wanted is None or mark.step in wanted]
-    total_s = sum(mark.end_s - mark.start_s for mark in whole)
+    total_s = sum(mark.length_s for mark in whole)
     if not whole or total_s <= 0:
         return None
     numbers = {mark.step for mark in whole}

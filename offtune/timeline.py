@@ -61,6 +61,11 @@ class Mark:
         if self.end_s < self.start_s:
             raise ValueError(f"Mark.end_s: '{self.name}' of step {self.step} ends before it starts")
 
+    @property
+    def length_s(self) -> float:
+        """How long it took."""
+        return self.end_s - self.start_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -143,9 +148,9 @@ class Timeline:
 
 
 def _cut(series: Series, start_s: float, end_s: float) -> Series:
-    """Samples whose time lies within, and one on either side so that a line reaches the edges."""
-    first = max(0, bisect.bisect_left(series.times_s, start_s) - 1)
-    last = bisect.bisect_right(series.times_s, end_s) + 1
+    """Samples whose time lies within, and those beside them that a line needs to reach the edges."""
+    first = max(0, bisect.bisect_right(series.times_s, start_s) - 1)
+    last = bisect.bisect_left(series.times_s, end_s) + 1
     times = tuple(time - start_s for time in series.times_s[first:last])
     return replace(series, times_s=times, values=series.values[first:last])
 

@@ -12,14 +12,14 @@ PACKAGE = ROOT / "offtune"
 
 # Rooms from the ground up; a file imports from its own room and from those below, and nothing in a circle.
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("words", ("errors", "units", "trial", "timeline", "phase_analysis")),
+    ("words", ("draft", "errors", "units", "trial", "timeline", "phase_analysis")),
     ("machine", ("check", "host", "ha*", "hub", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
-    ("studies", ("database", "export", "importance", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
+    ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
     ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
-    ("analysis", ("bound*", "dashboard", "nvml_trace")),
+    ("analysis", ("bound*", "dashboard", "importance", "nvml_trace")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
     ("command line", ("cli*", "__main__")),
@@ -28,7 +28,8 @@ CHILD = "offtune.worker"
 SQL_FILES = ("database", "migrate", "rows", "schema", "store", "trouble")
 OWNERS = {
     "pynvml": ("offtune.hardware",),
-    "optuna": ("offtune.sampling", "offtune.importance"),
+    "optuna": ("offtune.sampling", "offtune.importance", "offtune.dashboard"),
+    "optuna_dashboard": ("offtune.dashboard",),
     "sqlalchemy": tuple(f"offtune.{n}" for n in SQL_FILES),
     "rich": ("offtune.report.terminal",),
     "plotly": ("offtune.report.html",),

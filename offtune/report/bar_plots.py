@@ -8,23 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offtune.report.page import Column, Table
-from offtune.report.plot_style import BLUE, GB, GRAY, PHASE_COLORS, PURPLE, axis, layout
+from offtune.report.plot_style import (
+    BAR_SIGN,
+    BLUE,
+    GB,
+    GRAY,
+    PHASE_COLORS,
+    PURPLE,
+    bar_height_px,
+    bar_layout,
+    key,
+)
 from offtune.report.sections import Plot
 from offtune.timeline import OTHER, PHASES
 from offtune.trial import MemoryPeaks, PhaseTimes
 from offtune.units import format_bytes, format_seconds
 
-_BAR_PX = 42
-_FRAME_PX = 110
 
-
-def phase_bars(rows: Sequence[tuple[str, PhaseTimes]]) -> Plot | None:
+def phase_bars(rows: Sequence[tuple[str, PhaseTimes | None]]) -> Plot | None:
     """Where the time of a step goes, one bar a run; None where no run knows."""
-    known = [(name, _seconds(times)) for name, times in rows]
-    known = [(name, seconds) for name, seconds in known if sum(seconds.values()) > 0]
+    known = phase_rows(rows)
     if not known:
         return None
     bars = list(reversed(known))
+    texts = [f"{name}: {format_seconds(sum(seconds.values()))}" for name, seconds in bars]
     data = [
         {
             "type": "bar",
@@ -46,15 +53,20 @@ def phase_bars(rows: Sequence[tuple[str, PhaseTimes]]) -> Plot | None:
         title="Where the time of a step goes",
         alt=f"Stacked bars of {len(known)} runs. In {first} the longest phase is {largest}, {share:.0f} %.",
         data=data,
-        layout=layout(
-            barmode="stack", bargap=0.35, xaxis=axis("ms per optimizer step"), yaxis=axis(gridcolor="@none")
-        ),
-        height_px=_FRAME_PX + _BAR_PX * len(known),
+        layout=bar_layout([name for name, _ in bars], texts, "ms per optimizer step"),
+        height_px=bar_height_px(len(known)),
+        legend=tuple(key(BAR_SIGN, PHASE_COLORS[phase], phase) for phase in (*PHASES, OTHER)),
         table=Table(
             columns=columns,
             rows=tuple((name, *(format_seconds(one[p]) for p in (*PHASES, OTHER))) for name, one in known),
         ),
     )
+
+
+def phase_rows(rows: Sequence[tuple[str, PhaseTimes | None]]) -> list[tuple[str, dict[str, float]]]:
+    """Seconds by phase of the runs that know them."""
+    known = [(name, _seconds(times)) for name, times in rows if times is not None]
+    return [(name, seconds) for name, seconds in known if sum(seconds.values()) > 0]
 
 
 def memory_bars(rows: Sequence[tuple[str, MemoryPeaks]]) -> Plot | None:
@@ -63,7 +75,9 @@ def memory_bars(rows: Sequence[tuple[str, MemoryPeaks]]) -> Plot | None:
     if not known:
         return None
     names = ("allocated", "reserved, not allocated", "outside the allocator")
+    colors = (BLUE, PURPLE, GRAY)
     bars = list(reversed(known))
+    texts = [f"{name}: {format_bytes(sum(parts.values()))}" for name, parts in bars]
     data = [
         {
             "type": "bar",
@@ -74,7 +88,7 @@ def memory_bars(rows: Sequence[tuple[str, MemoryPeaks]]) -> Plot | None:
             "marker": {"color": color},
             "hovertemplate": f"{part}: %{{x:.3g}} GB<extra></extra>",
         }
-        for part, color in zip(names, (BLUE, PURPLE, GRAY), strict=True)
+        for part, color in zip(names, colors, strict=True)
     ]
     columns = (Column(title="run"), *(Column(title=part, right=True) for part in names))
     first, parts = known[0]
@@ -83,8 +97,9 @@ def memory_bars(rows: Sequence[tuple[str, MemoryPeaks]]) -> Plot | None:
         title="Device memory at its peak, by component",
         alt=f"Stacked bars. {first}: " + ", ".join(f"{p} {format_bytes(parts[p])}" for p in names) + ".",
         data=data,
-        layout=layout(barmode="stack", bargap=0.35, xaxis=axis("GB"), yaxis=axis(gridcolor="@none")),
-        height_px=_FRAME_PX + _BAR_PX * len(known),
+        layout=bar_layout([name for name, _ in bars], texts, "GB"),
+        height_px=bar_height_px(len(known)),
+        legend=tuple(key(BAR_SIGN, color, part) for part, color in zip(names, colors, strict=True)),
         table=Table(
             columns=columns,
             rows=tuple((name, *(format_bytes(one[part]) for part in names)) for name, one in known),

@@ -35,7 +35,10 @@ def bounds_blocks(found: StepBound) -> list[Block]:
 
 def evidence(one: PhaseBound) -> str:
     """'GPU compute 48 %, D2H 25 % (6.2 GB/s of 25 GB/s); not known: CPU utilisation'."""
-    uses = ", ".join(_use_text(use) for use in one.uses[:_USES_SHOWN])
+    texts = [_use_text(use) for use in one.uses[:_USES_SHOWN]]
+    if one.cpu_cores is not None:
+        texts.append(f"{one.cpu_cores:.1f} CPU cores")
+    uses = ", ".join(texts)
     lacking = one.missing[:_MISSING_SHOWN] if one.resource == NOT_KNOWN else ()
     missing = f"not known: {', '.join(lacking)}" if lacking else ""
     return "; ".join(text for text in (uses, missing) if text) or "-"

@@ -13,6 +13,7 @@ from offtune.report.sections import Columns, Plot, Section, WebBlock
 from offtune.report.step_plots import timeline_plot
 from offtune.report.study_report import Side, StudyReport
 from offtune.report.summary import Summary
+from offtune.timeline import Mark, Timeline
 from offtune.units import format_bytes
 
 NO_CURVE = (
@@ -30,37 +31,45 @@ def inside_section(found: StudyReport) -> Section:
 
 
 def _curves(found: StudyReport) -> list[WebBlock]:
-    plots = [plot for side in found.sides if (plot := _curve(side, found.summary.limits.device_bytes))]
-    missing = [side for side in found.sides if side.timeline is None]
-    notes: list[WebBlock] = []
-    if missing and plots:
-        notes = [
-            Line(text=f"Nothing was sampled of trial {side.run.number}.", tone="dim") for side in missing
-        ]
-    elif missing:
-        notes = [Line(text=NO_CURVE, tone="dim")]
-    return [*([Columns(columns=tuple((plot,) for plot in plots))] if plots else []), *notes]
+    recorded = [(side, side.timeline) for side in found.sides if side.timeline and side.timeline.steps()]
+    if not recorded:
+        return [Line(text=NO_CURVE, tone="dim")] if found.sides else []
+    # Both on the same axis, so that the shorter step looks shorter.
+    span_s = max(_middle_step(timeline).length_s for _, timeline in recorded)
+    limit_bytes = found.summary.limits.device_bytes
+    plots = tuple((_curve(side, timeline, limit_bytes, span_s),) for side, timeline in recorded)
+    shown = {side.run.number for side, _ in recorded}
+    blank = [side.run.number for side in found.sides if side.run.number not in shown]
+    return [
+        Columns(columns=plots),
+        *(Line(text=f"Nothing was sampled of trial {number}.", tone="dim") for number in blank),
+    ]
 
 
-def _curve(side: Side, limit_bytes: int) -> Plot | None:
-    steps = side.timeline.steps() if side.timeline else []
-    if side.timeline is None or not steps:
-        return None
-    # The one in the middle: not the first, which still warms up, nor the last, which the end may cut.
-    step = steps[len(steps) // 2].step
-    title = f"{side.title}: trial {side.run.number}"
-    name = f"curve-{side.run.number}"
-    return timeline_plot(name, title, side.timeline, step, limit_bytes=limit_bytes)
+def _middle_step(timeline: Timeline) -> Mark:
+    """Not the first step, which still warms up, nor the last, which the end may cut."""
+    steps = timeline.steps()
+    return steps[len(steps) // 2]
+
+
+def _curve(side: Side, timeline: Timeline, limit_bytes: int, span_s: float) -> Plot:
+    return timeline_plot(
+        f"curve-{side.run.number}",
+        f"{side.title}: trial {side.run.number}",
+        timeline,
+        _middle_step(timeline).step,
+        limit_bytes=limit_bytes,
+        span_s=span_s,
+    )
 
 
 def _bars(summary: Summary) -> list[WebBlock]:
-    rows = [(_name(run, summary), run.result.phases) for run in _bar_runs(summary) if run.result]
-    plot = phase_bars([(name, phases) for name, phases in rows if phases is not None])
+    plot = phase_bars([(name, run.result.phases) for name, run in bar_runs(summary) if run.result])
     return [plot] if plot else []
 
 
-def _bar_runs(summary: Summary) -> list[Run]:
-    """The winner, then the baselines that trained."""
+def bar_runs(summary: Summary) -> list[tuple[str, Run]]:
+    """The winner, then the baselines that trained, each with its name."""
     best = [summary.best] if summary.best else []
     numbers = {run.number for run in best}
     baselines = [
@@ -68,7 +77,7 @@ def _bar_runs(summary: Summary) -> list[Run]:
         for run in summary.runs
         if run.origin == "baseline" and run.number not in numbers and run.result and run.result.samples_per_s
     ]
-    return [*best, *baselines[:_BASELINES_SHOWN]]
+    return [(_name(run, summary), run) for run in (*best, *baselines[:_BASELINES_SHOWN])]
 
 
 def _name(run: Run, summary: Summary) -> str:

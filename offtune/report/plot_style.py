@@ -7,9 +7,11 @@ one plot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from offtune.records import Run
+from offtune.report.sections import Key
 from offtune.report.words import status_text
 from offtune.trial import Status
 from offtune.units import format_bytes, format_rate
@@ -30,7 +32,7 @@ def layout(**changes: Any) -> dict[str, Any]:
         "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
         "hovermode": "closest",
         "dragmode": False,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "showlegend": False,
         "hoverlabel": {"align": "left"},
     }
     return {**base, **changes}
@@ -39,7 +41,7 @@ def layout(**changes: Any) -> dict[str, Any]:
 def axis(title: str = "", **changes: Any) -> dict[str, Any]:
     """An axis with hair lines; it cannot be zoomed, so that a finger on it scrolls the page."""
     base: dict[str, Any] = {
-        "title": {"text": title, "standoff": 8},
+        "title": {"text": title, "standoff": 8, "font": {"size": 12}},
         "gridcolor": FAINT,
         "zeroline": False,
         "linecolor": FAINT,
@@ -79,3 +81,46 @@ MARKERS: dict[str, dict[str, Any]] = {
     "failed": {"symbol": "x-thin", "size": 9, "color": RED, "line": {"width": 2, "color": RED}},
     "winner": {"symbol": "star", "size": 17, "color": GREEN, "line": {"width": 1, "color": INK}},
 }
+
+# The same marks in text, for the legend.
+SIGNS = {"trial": "●", "baseline": "◆", "over budget": "△", "failed": "✕", "winner": "★"}
+LINE_SIGNS = {"solid": "━", "dash": "╍", "dot": "┉"}
+BAR_SIGN = "■"
+_BAR_PX = 56
+_FRAME_PX = 62
+
+
+def bar_height_px(bars: int) -> int:
+    """The height of a plot of so many bars, each under its name."""
+    return _FRAME_PX + _BAR_PX * bars
+
+
+def bar_layout(names: Sequence[str], texts: Sequence[str], x_title: str, **changes: Any) -> dict[str, Any]:
+    """Lying bars with a line of text over each: on a phone there is no room for it beside them."""
+    over = [
+        {
+            "text": escape(text),
+            "x": 0,
+            "y": name,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "yshift": 10,
+            "showarrow": False,
+            "align": "left",
+        }
+        for name, text in zip(names, texts, strict=True)
+    ]
+    return layout(
+        barmode="stack",
+        bargap=0.64,
+        margin={"l": 12, "r": 16, "t": 10, "b": 44},
+        xaxis=axis(x_title, rangemode="tozero"),
+        yaxis=axis(gridcolor="@none", showticklabels=False),
+        annotations=over,
+        **changes,
+    )
+
+
+def key(sign: str, color: str, text: str) -> Key:
+    """A legend entry from a colour as plots have it ('@blue')."""
+    return Key(sign=sign, color=color.removeprefix("@"), text=text)

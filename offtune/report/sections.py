@@ -13,10 +13,20 @@ from offtune.report.page import Block, Table, Tone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One entry of a plot's legend: a sign in a colour of the palette ('blue'), and what it stands for."""
+
+    sign: str
+    color: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """A plot: `data` and `layout` in plotly's terms, colours as '@name' of the page's own palette.
 
-    `alt` says in words what is to be seen; `table` has the figures.
+    `alt` says in words what is to be seen; `table` has the figures. The legend is the page's own, because it
+    has to wrap on a phone.
     """
 
     name: str
@@ -26,6 +36,7 @@ class Plot:
     layout: dict[str, Any]
     height_px: int
     table: Table
+    legend: tuple[Key, ...] = ()
     caption: str = ""
 
 

@@ -6,7 +6,7 @@ Covered: recorded timelines of any source, and the table of their phases. Not co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offtune.phase_analysis import StepAnalysis, analyse
@@ -16,15 +16,17 @@ from offtune.report.plot_style import (
     GB,
     GRAY,
     GREEN,
+    LINE_SIGNS,
     ORANGE,
     PURPLE,
     RED,
     SHADES,
     axis,
+    key,
     layout,
 )
 from offtune.report.sections import Plot
-from offtune.timeline import Timeline
+from offtune.timeline import LEVELS, Mark, Timeline
 from offtune.units import format_bytes, format_seconds
 
 # (key, name, colour, factor, dash) of each line, by panel from the top.
@@ -59,14 +61,22 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = 
         ),
     ),
 )
-_PANEL_PX = 150
+_PANEL_PX = 140
+_FRAME_PX = 74
+_WIDE = 0.25  # of the step, for the name of a phase to stand over its middle
 _PANEL_GAP = 0.06  # of the plot's height
 
 
 def timeline_plot(
-    name: str, title: str, timeline: Timeline, step: int, *, limit_bytes: int | None = None
+    name: str,
+    title: str,
+    timeline: Timeline,
+    step: int,
+    *,
+    limit_bytes: int | None = None,
+    span_s: float | None = None,
 ) -> Plot:
-    """One step of a recording. Raises KeyError where that step was not marked."""
+    """One step of a recording, on an axis of `span_s`. Raises KeyError where that step was not marked."""
     one = timeline.of_step(step)
     panels = [(label, lines) for label, lines in _PANELS if any(_worth(one, key) for key, *_ in lines)]
     analysis = analyse(timeline, [step])
@@ -76,7 +86,7 @@ def timeline_plot(
         bottom = 1 - number / len(panels) + (_PANEL_GAP if number < len(panels) else 0)
         axes[_axis_name("yaxis", number)] = axis(label, domain=[bottom, top], rangemode="tozero")
         data += [_line(one, number, *line) for line in lines if _worth(one, line[0])]
-    end_s = one.steps()[0].end_s
+    end_s = span_s or one.steps()[0].end_s
     return Plot(
         name=name,
         title=title,
@@ -89,9 +99,14 @@ def timeline_plot(
             annotations=_phase_names(one, end_s),
             hovermode="x",
             margin={"l": 56, "r": 12, "t": 24, "b": 48},
-            legend={"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0, "xanchor": "left"},
         ),
-        height_px=110 + _PANEL_PX * len(panels),
+        height_px=_FRAME_PX + _PANEL_PX * len(panels),
+        legend=tuple(
+            key(LINE_SIGNS[dash], color, text)
+            for _, lines in panels
+            for series_key, text, color, _, dash in lines
+            if _worth(one, series_key)
+        ),
         table=phase_table(analysis) if analysis else Table(columns=(), rows=()),
         caption=f"Step {step} of {timeline.source}." if timeline.source else f"Step {step}.",
     )
@@ -144,17 +159,24 @@ def _line(
 ) -> dict[str, Any]:
     series = timeline.find(key)
     assert series is not None
-    # A rate or a share is a mean since the sample before: drawn as the step that ends at its sample.
+    level = key in LEVELS
+    values = series.values if level else _quiet_start(series.values)
     return {
         "type": "scatter",
         "mode": "lines",
         "name": name,
         "x": [round(time, 6) for time in series.times_s],
-        "y": [round(value * factor, 6) for value in series.values],
+        "y": [round(value * factor, 6) for value in values],
         "yaxis": _axis_name("y", panel),
-        "line": {"color": color, "width": 1.6, "dash": dash, "shape": "vh"},
+        # A rate or a share is a mean since the sample before: drawn as a step that ends at its sample.
+        "line": {"color": color, "width": 1.6, "dash": dash, "shape": "linear" if level else "vh"},
         "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
     }
+
+
+def _quiet_start(values: Sequence[float]) -> Sequence[float]:
+    """Without the jump from the sample before the step, which would be drawn on its edge."""
+    return (values[1], *values[1:]) if len(values) > 1 else values
 
 
 def _shading(timeline: Timeline) -> list[dict[str, Any]]:
@@ -186,23 +208,28 @@ def _limit_line(timeline: Timeline, limit_bytes: int | None) -> list[dict[str, A
 
 
 def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
-    """The name over each phase, once, where it is wide enough for it."""
-    widest: dict[str, tuple[float, float]] = {}
+    """The name over each phase, once; over a narrow one it starts with the phase and runs on."""
+    widest: dict[str, Mark] = {}
     for mark in timeline.marks:
-        length = mark.end_s - mark.start_s
-        if mark.name in SHADES and length > widest.get(mark.name, (0.0, 0.0))[0]:
-            widest[mark.name] = (length, (mark.start_s + mark.end_s) / 2)
+        before = widest.get(mark.name)
+        if mark.name in SHADES and (before is None or mark.length_s > before.length_s):
+            widest[mark.name] = mark
     return [
         {
-            "text": name if length > 0.12 * end_s else name[0],
-            "x": middle,
+            "text": mark.name,
+            "x": (mark.start_s + mark.end_s) / 2 if _is_wide(mark, end_s) else mark.start_s,
+            "xanchor": "center" if _is_wide(mark, end_s) else "left",
             "y": 1,
             "yref": "paper",
             "yanchor": "bottom",
             "showarrow": False,
         }
-        for name, (length, middle) in widest.items()
+        for mark in widest.values()
     ]
+
+
+def _is_wide(mark: Mark, end_s: float) -> bool:
+    return mark.length_s > _WIDE * end_s
 
 
 def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:

@@ -18,22 +18,25 @@ from offtune.report.plot_style import (
     GB,
     GRAY,
     GREEN,
+    LINE_SIGNS,
     MARKERS,
     RED,
+    SIGNS,
     axis,
-    escape,
+    bar_height_px,
+    bar_layout,
     hover_text,
+    key,
     kind_of,
     layout,
 )
-from offtune.report.sections import Plot
+from offtune.report.sections import Key, Plot
 from offtune.report.summary import Summary
 from offtune.report.words import rate_text, status_text
 from offtune.units import format_bytes, format_rate
 
 # Where everything measured lies below this share of the limit, the limit is named, not drawn to scale.
 _LIMIT_IN_VIEW = 0.45
-_BAR_PX = 30
 
 
 def frontier_plot(summary: Summary) -> Plot | None:
@@ -43,11 +46,12 @@ def frontier_plot(summary: Summary) -> Plot | None:
         return None
     return Plot(
         name="frontier",
-        title="Throughput against used memory",
+        title="Every trial that trained",
         alt=_frontier_alt(summary, shown),
         data=[*_front_line(summary), *_run_traces(shown, summary, lambda run: (_used(run) or 0) / GB)],
         layout=_frontier_layout(summary, shown),
-        height_px=420,
+        height_px=400,
+        legend=_legend(shown, summary, [key(LINE_SIGNS["solid"], GRAY, "front")]),
         table=_runs_table(shown, summary),
         caption="The line joins the trials that no other beats in both speed and memory.",
     )
@@ -60,13 +64,14 @@ def progress_plot(summary: Summary) -> Plot | None:
         return None
     return Plot(
         name="progress",
-        title="How the search went",
+        title="Throughput, trial by trial",
         alt=_progress_alt(summary, shown),
         data=[_best_line(summary, shown), *_run_traces(shown, summary, lambda run: run.number)],
         layout=layout(
             xaxis=axis("trial", dtick=_tick(len(shown))), yaxis=axis("samples/s", rangemode="tozero")
         ),
-        height_px=340,
+        height_px=320,
+        legend=_legend(shown, summary, [key(LINE_SIGNS["solid"], GREEN, "best so far")]),
         table=_runs_table(shown, summary),
         caption="Crosses at zero have no throughput: they failed. The line is the best so far that fits.",
     )
@@ -86,33 +91,25 @@ def importance_plot(effects: Sequence[KnobEffect], trials: int) -> Plot | None:
         Column(title="trials", right=True),
     )
     bars = list(reversed(effects))
+    texts = [f"{one.name}: {100 * one.importance:.0f} %, {one.direction}" for one in bars]
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "x": [100 * one.importance for one in bars],
             "y": [one.name for one in bars],
-            "text": [f" {100 * one.importance:.0f} %" for one in bars],
-            "textposition": "outside",
-            "cliponaxis": False,
             "marker": {"color": BLUE},
-            "hovertext": [escape(one.direction) for one in bars],
-            "hoverinfo": "text",
+            "hoverinfo": "skip",
         }
     ]
     top = effects[0]
-    widest = 100 * max(one.importance for one in effects)
     return Plot(
         name="importance",
-        title="Which knobs matter",
+        title="Importance of each knob, and what faster trials had",
         alt=f"Bars by knob. {top.name} matters most, {100 * top.importance:.0f} %: {top.direction}.",
         data=data,
-        layout=layout(
-            xaxis=axis("share of the importance, %", range=[0, max(1.0, 1.15 * widest)]),
-            yaxis=axis(gridcolor="@none"),
-            showlegend=False,
-        ),
-        height_px=70 + _BAR_PX * len(effects),
+        layout=bar_layout([one.name for one in bars], texts, "share of the importance, %"),
+        height_px=bar_height_px(len(effects)),
         table=Table(columns=columns, rows=rows),
         caption=f"PED-ANOVA over the {trials} trials that ran and fit. The search looks where it is fast, "
         "so this is about the trials seen, not about the whole space.",
@@ -141,10 +138,17 @@ def _run_traces(runs: Sequence[Run], summary: Summary, x_of: Any) -> list[dict[s
             "marker": MARKERS[kind],
             "text": [hover_text(run, run.label or describe(run.point, {})) for run in found],
             "hoverinfo": "text",
+            "cliponaxis": False,
         }
         for kind, found in kinds.items()
         if found
     ]
+
+
+def _legend(runs: Sequence[Run], summary: Summary, lines: Sequence[Key]) -> tuple[Key, ...]:
+    kinds = {kind_of(run, summary.best) for run in runs}
+    marks = [key(SIGNS[kind], MARKERS[kind]["color"], kind) for kind in MARKERS if kind in kinds]
+    return (*marks, *lines)
 
 
 def _front_line(summary: Summary) -> list[dict[str, Any]]:

@@ -109,7 +109,7 @@ def _frontier_section(summary: Summary) -> Section:
         blocks = [*nothing_fits_blocks(summary), *blocks]
     elif len(summary.front) > 1:
         blocks.append(_front_table(summary))
-    return Section(anchor="memory", title="Throughput against memory", blocks=tuple(blocks))
+    return Section(anchor="memory", title="Memory and speed", blocks=tuple(blocks))
 
 
 def _front_table(summary: Summary) -> Table:
@@ -154,11 +154,7 @@ def _knobs_section(found: StudyReport) -> Section:
             f"them; there are {count} such trials."
         )
         return Section(anchor="knobs", title="Which knobs matter", blocks=(Line(text=text),))
-    columns = (Column(title="knob"), Column(title="effect", stretch=True))
-    rows = tuple((effect.name, effect.direction) for effect in found.effects)
-    return Section(
-        anchor="knobs", title="Which knobs matter", blocks=(plot, Table(columns=columns, rows=rows))
-    )
+    return Section(anchor="knobs", title="Which knobs matter", blocks=(plot,))
 
 
 def _progress_section(summary: Summary) -> Section:
@@ -178,6 +174,9 @@ def _change_section(found: StudyReport) -> Section:
         return Section(anchor="change", title="The change")
     name = baseline.label or f"trial {baseline.number}"
     winner = found.sides[0].run.number
+    if not found.changes:
+        same = Line(text="The two ds_configs are the same.")
+        return Section(anchor="change", title=f"From '{name}' to the winner", blocks=(same,))
     blocks: list[WebBlock] = [change_table(found)]
     export: Iterable[Block] = (
         Line(text="The whole file:"),

@@ -84,7 +84,7 @@ MARKERS: dict[str, dict[str, Any]] = {
 
 # The same marks in text, for the legend.
 SIGNS = {"trial": "●", "baseline": "◆", "over budget": "△", "failed": "✕", "winner": "★"}
-LINE_SIGNS = {"solid": "━", "dash": "╍", "dot": "┉"}
+LINE_SIGNS = {"solid": "━", "dash": "╍", "dot": "┉", "area": "■"}
 BAR_SIGN = "■"
 _BAR_PX = 56
 _FRAME_PX = 62

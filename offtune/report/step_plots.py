@@ -6,10 +6,10 @@ Covered: recorded timelines of any source, and the table of their phases. Not co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from offtune.phase_analysis import StepAnalysis, analyse
+from offtune.phase_analysis import PhaseFigures, StepAnalysis, analyse
 from offtune.report.page import Column, Table
 from offtune.report.plot_style import (
     BLUE,
@@ -29,7 +29,8 @@ from offtune.report.sections import Plot
 from offtune.timeline import LEVELS, Mark, Timeline
 from offtune.units import format_bytes, format_seconds
 
-# (key, name, colour, factor, dash) of each line, by panel from the top.
+# (key, name, colour, factor, dash) of each line, by panel from the top; an "area" is told from a line without
+# colour, too.
 _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = (
     (
         "memory, GB",
@@ -42,15 +43,15 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = 
     (
         "link, GB/s",
         (
-            ("d2h_bytes_per_s", "D2H", ORANGE, 1 / GB, "solid"),
-            ("h2d_bytes_per_s", "H2D", GREEN, 1 / GB, "dot"),
+            ("d2h_bytes_per_s", "D2H", ORANGE, 1 / GB, "area"),
+            ("h2d_bytes_per_s", "H2D", GREEN, 1 / GB, "solid"),
         ),
     ),
     (
         "NVMe, GB/s",
         (
-            ("nvme_read_bytes_per_s", "NVMe read", GREEN, 1 / GB, "dot"),
-            ("nvme_write_bytes_per_s", "NVMe write", ORANGE, 1 / GB, "solid"),
+            ("nvme_write_bytes_per_s", "NVMe write", ORANGE, 1 / GB, "area"),
+            ("nvme_read_bytes_per_s", "NVMe read", GREEN, 1 / GB, "solid"),
         ),
     ),
     (
@@ -113,35 +114,10 @@ def timeline_plot(
 
 
 def phase_table(analysis: StepAnalysis) -> Table:
-    """Every phase in figures: seconds, memory peak, mean and peak rates, bytes moved, utilisation."""
-    columns = (
-        Column(title="phase"),
-        Column(title="time", right=True),
-        Column(title="of the step", right=True),
-        Column(title="memory peak", right=True),
-        Column(title="D2H mean (peak)", right=True),
-        Column(title="H2D mean (peak)", right=True),
-        Column(title="D2H moved", right=True),
-        Column(title="H2D moved", right=True),
-        Column(title="GPU busy", right=True),
-        Column(title="CPU busy", right=True),
-    )
-    rows = tuple(
-        (
-            phase.name,
-            format_seconds(phase.seconds),
-            f"{100 * phase.share:.0f} %",
-            format_bytes(phase.peak("device_used_bytes")),
-            _rate(phase.mean("d2h_bytes_per_s"), phase.peak("d2h_bytes_per_s")),
-            _rate(phase.mean("h2d_bytes_per_s"), phase.peak("h2d_bytes_per_s")),
-            format_bytes(phase.moved_bytes("d2h_bytes_per_s")),
-            format_bytes(phase.moved_bytes("h2d_bytes_per_s")),
-            _percent(phase.mean("gpu_busy_share")),
-            _percent(phase.mean("cpu_busy_share")),
-        )
-        for phase in analysis.phases
-    )
-    return Table(columns=columns, rows=rows)
+    """Every phase in figures, one column a phase; rows of what was not recorded are left out."""
+    columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
+    rows = [(name, *(read(phase) for phase in analysis.phases)) for name, read in _PHASE_ROWS]
+    return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
 
 
 def _worth(timeline: Timeline, key: str) -> bool:
@@ -169,7 +145,14 @@ def _line(
         "y": [round(value * factor, 6) for value in values],
         "yaxis": _axis_name("y", panel),
         # A rate or a share is a mean since the sample before: drawn as a step that ends at its sample.
-        "line": {"color": color, "width": 1.6, "dash": dash, "shape": "linear" if level else "vh"},
+        "line": {
+            "color": color,
+            "width": 0.8 if dash == "area" else 1.6,
+            "dash": "solid" if dash == "area" else dash,
+            "shape": "linear" if level else "vh",
+        },
+        "fill": "tozeroy" if dash == "area" else "none",
+        "fillcolor": "@area",
         "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
     }
 
@@ -237,18 +220,49 @@ def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:
         return title
     parts: Iterable[str] = (
         f"{phase.name} {format_seconds(phase.seconds)}, memory peak "
-        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {_rate(phase.mean('d2h_bytes_per_s'), None)}, "
-        f"H2D {_rate(phase.mean('h2d_bytes_per_s'), None)}"
+        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {_rate(phase.mean('d2h_bytes_per_s'))}, "
+        f"H2D {_rate(phase.mean('h2d_bytes_per_s'))}"
         for phase in analysis.phases
     )
     return f"{title}: curves over one step. " + "; ".join(parts) + "."
 
 
-def _rate(mean: float | None, peak: float | None) -> str:
-    if mean is None:
-        return "-"
-    return f"{format_bytes(mean)}/s" + (f" ({format_bytes(peak)}/s)" if peak is not None else "")
+def _rate(bytes_per_s: float | None) -> str:
+    return "-" if bytes_per_s is None else f"{format_bytes(bytes_per_s)}/s"
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _mean_rate(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: _rate(phase.mean(key))
+
+
+def _peak_rate(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: _rate(phase.peak(key))
+
+
+def _moved(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: format_bytes(phase.moved_bytes(key))
+
+
+_PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
+    ("time", lambda phase: format_seconds(phase.seconds)),
+    ("of the step", lambda phase: _percent(phase.share)),
+    ("memory, peak", lambda phase: format_bytes(phase.peak("device_used_bytes"))),
+    ("memory, mean", lambda phase: format_bytes(phase.mean("device_used_bytes"))),
+    *(
+        (f"{name}, {what}", make(key))
+        for name, key in (
+            ("D2H", "d2h_bytes_per_s"),
+            ("H2D", "h2d_bytes_per_s"),
+            ("NVMe read", "nvme_read_bytes_per_s"),
+            ("NVMe write", "nvme_write_bytes_per_s"),
+        )
+        for what, make in (("mean", _mean_rate), ("peak", _peak_rate), ("moved", _moved))
+    ),
+    ("GPU busy", lambda phase: _percent(phase.mean("gpu_busy_share"))),
+    ("GPU idle", lambda phase: format_seconds(phase.gpu_idle_s)),
+    ("CPU busy", lambda phase: _percent(phase.mean("cpu_busy_share"))),
+)

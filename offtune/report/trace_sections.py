@@ -12,7 +12,7 @@ from offtune.bounds import Peaks, bound
 from offtune.errors import UsageError
 from offtune.nvml_trace import steady_steps
 from offtune.phase_analysis import StepAnalysis, analyse, combined
-from offtune.report.bounds_page import bounds_blocks
+from offtune.report.bounds_page import bounds_blocks, step_sentences
 from offtune.report.page import Block, Heading, Line, Page
 from offtune.report.sections import Report, Section, Tile
 from offtune.report.step_plots import phase_table, timeline_plot
@@ -35,7 +35,7 @@ def trace_report(name: str, timelines: Sequence[Timeline], peaks: Peaks | None =
         kicker="offtune trace report",
         title=name,
         subtitle=_what(found, steps),
-        verdict=_verdict(found),
+        verdict=" ".join([_verdict(found), *step_sentences(bound(found, peaks))[:1]]),
         tiles=_tiles(found),
         sections=(
             Section(anchor="inside", title="Inside an iteration", lead=_PLACEMENT, blocks=(plot,)),
@@ -93,8 +93,8 @@ def _tiles(found: StepAnalysis) -> tuple[Tile, ...]:
     if known:
         mean = sum(share * seconds for share, seconds in known) / sum(seconds for _, seconds in known)
         tiles.append(Tile(label="GPU busy", value=f"{100 * mean:.0f} %", share=mean))
-    for key, label in (("d2h_bytes_per_s", "D2H, highest"), ("h2d_bytes_per_s", "H2D, highest")):
-        peak = found.peak(key)
-        if peak is not None:
-            tiles.append(Tile(label=label, value=f"{format_bytes(peak)}/s"))
+    d2h, h2d = found.peak("d2h_bytes_per_s"), found.peak("h2d_bytes_per_s")
+    if d2h is not None and h2d is not None:
+        note = f"H2D; D2H {format_bytes(d2h)}/s"
+        tiles.append(Tile(label="Highest link rate sampled", value=f"{format_bytes(h2d)}/s", note=note))
     return tuple(tiles)

@@ -73,7 +73,7 @@ def dashboard(
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 8080,
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
-    """Open optuna-dashboard on a copy of a study, until Ctrl-C; nothing done there changes the study.
+    """Open optuna-dashboard on a copy of a study, until Ctrl-C; nothing done there changes it.
 
     Example: offtune dashboard study-1 --port 8081
     """

@@ -10,7 +10,7 @@ lies in the phase; its value can be a phase's peak when at least half of it does
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -184,15 +184,17 @@ def combined(analyses: Sequence[StepAnalysis]) -> StepAnalysis | None:
         return analyses[0] if analyses else None
     first = analyses[0]
 
-    def over_devices(pick: str) -> tuple[PhaseFigures, ...]:
-        groups = zip(*(getattr(one, pick) for one in analyses), strict=True)
-        return tuple(_combined_phase(group) for group in groups)
+    def over_devices(of_one: Callable[[StepAnalysis], Sequence[PhaseFigures]]) -> tuple[PhaseFigures, ...]:
+        by_name: dict[str, list[PhaseFigures]] = {}
+        for phase in (phase for one in analyses for phase in of_one(one)):
+            by_name.setdefault(phase.name, []).append(phase)
+        return tuple(_combined_phase(group) for group in by_name.values())
 
     return StepAnalysis(
         steps=first.steps,
         step_s=sum(one.step_s for one in analyses) / len(analyses),
-        phases=over_devices("phases"),
-        parts=over_devices("parts"),
+        phases=over_devices(lambda one: one.phases),
+        parts=over_devices(lambda one: one.parts),
         device=first.device,
         devices=len(analyses),
         source=first.source,

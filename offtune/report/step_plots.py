@@ -109,7 +109,7 @@ def timeline_plot(
             if _worth(one, series_key)
         ),
         table=phase_table(analysis) if analysis else Table(columns=(), rows=()),
-        caption=f"Step {step} of {timeline.source}." if timeline.source else f"Step {step}.",
+        caption=f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
     )
 
 

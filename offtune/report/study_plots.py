@@ -227,8 +227,8 @@ def _best_line(summary: Summary, shown: Sequence[Run]) -> dict[str, Any]:
 def _progress_alt(summary: Summary, shown: Sequence[Run]) -> str:
     best = summary.best
     failed = sum(not _speed(run) for run in shown)
-    end = f"The best, trial {best.number}, has {format_rate(_speed(best))}." if best else "None fits."
-    return f"Throughput of {len(shown)} trials in order; {failed} have none. {end}"
+    end = f"The best, trial {best.number}, has {format_rate(_speed(best))}." if best else "No trial fits."
+    return f"Throughput trial by trial, {len(shown)} in all, {failed} without any. {end}"
 
 
 def _tick(count: int) -> int:

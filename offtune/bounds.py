@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from offtune.bound_knobs import KNOBS_FOR, NOT_KNOWN, Resource
 from offtune.phase_analysis import FEW_SAMPLES, PhaseFigures, StepAnalysis
+from offtune.records import StudyRecord
 from offtune.timeline import OTHER
 from offtune.trial import Point
 
@@ -44,6 +45,14 @@ class Peaks:
     nvme_read_bytes_per_s: float | None = None
     nvme_write_bytes_per_s: float | None = None
     host_memory_bytes_per_s: float | None = None
+
+
+def peaks_of(study: StudyRecord) -> Peaks | None:
+    """The machine's peaks, where the study knows them: `settings["peaks"]`, names as in `Peaks`."""
+    known = study.settings.get("peaks")
+    if not isinstance(known, dict):
+        return None
+    return Peaks(**{name: known.get(name) for name in Peaks.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
     ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
-    ("analysis", ("bound*", "dashboard", "importance", "nvml_trace")),
+    ("analysis", ("bound*", "dashboard", "effects", "importance", "nvml_trace")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
     ("command line", ("cli*", "__main__")),
@@ -147,6 +147,10 @@ def test_help_loads_nothing_heavy(arguments):
 def test_the_parent_searches_without_torch():
     heavy = {"torch", "deepspeed", "transformers"}
     assert loaded_after("import offtune.session, offtune.report.terminal, offtune.doctor") & heavy == set()
+
+
+def test_showing_a_small_study_loads_no_optuna():
+    assert "optuna" not in loaded_after("import offtune.report.study_report, offtune.report.insight_page")
 
 
 def test_the_child_loads_neither_optuna_nor_sql():

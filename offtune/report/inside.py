@@ -6,11 +6,14 @@ Covered: which plots are shown and what is said where nothing was recorded. Not 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from offtune.records import Run
 from offtune.report.bar_plots import memory_bars, phase_bars
-from offtune.report.page import Facts, Line
+from offtune.report.page import Facts, Heading, Line
+from offtune.report.phase_table import phase_table
 from offtune.report.sections import Columns, Plot, Section, WebBlock
-from offtune.report.step_plots import timeline_plot
+from offtune.report.step_plots import SERIES_NAMES, timeline_plot
 from offtune.report.study_report import Side, StudyReport
 from offtune.report.summary import Summary
 from offtune.timeline import Mark, Timeline
@@ -33,7 +36,8 @@ def inside_section(found: StudyReport) -> Section:
 def _curves(found: StudyReport) -> list[WebBlock]:
     recorded = [(side, side.timeline) for side in found.sides if side.timeline and side.timeline.steps()]
     if not recorded:
-        return [Line(text=NO_CURVE, tone="dim")] if found.sides else []
+        tables = [block for side in found.sides for block in _phases(side)]
+        return [*tables, Line(text=NO_CURVE, tone="dim")] if found.sides else []
     # Both on the same axis, so that the shorter step looks shorter.
     span_s = max(_middle_step(timeline).length_s for _, timeline in recorded)
     limit_bytes = found.summary.limits.device_bytes
@@ -43,7 +47,25 @@ def _curves(found: StudyReport) -> list[WebBlock]:
     return [
         Columns(columns=plots),
         *(Line(text=f"Nothing was sampled of trial {number}.", tone="dim") for number in blank),
+        *(Line(text=text, tone="dim") for text in reason_sentences(recorded[0][1].reasons)),
     ]
+
+
+def _phases(side: Side) -> list[WebBlock]:
+    """The figures of each phase, where a run has them without a curve."""
+    analysis = side.run.result.analysis if side.run.result else None
+    if analysis is None:
+        return []
+    reasons = [Line(text=text, tone="dim") for text in reason_sentences(analysis.reasons)]
+    return [Heading(text=f"{side.title}: trial {side.run.number}"), phase_table(analysis), *reasons]
+
+
+def reason_sentences(reasons: Mapping[str, str]) -> list[str]:
+    """Why something was not recorded, one sentence a reason."""
+    by_reason: dict[str, list[str]] = {}
+    for key, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(SERIES_NAMES.get(key, key))
+    return [f"Not recorded: {', '.join(names)} ({reason})." for reason, names in by_reason.items()]
 
 
 def _middle_step(timeline: Timeline) -> Mark:

@@ -1,16 +1,16 @@
 """A plot of one optimizer step: memory, link, storage and utilisation over time, the phases shaded.
 
-Covered: recorded timelines of any source, and the table of their phases. Not covered: analysis
-(`phase_analysis`, `bounds`).
+Covered: recorded timelines of any source. Not covered: analysis (`phase_analysis`, `bounds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from offtune.phase_analysis import PhaseFigures, StepAnalysis, analyse
-from offtune.report.page import Column, Table
+from offtune.phase_analysis import StepAnalysis, analyse
+from offtune.report.page import Table
+from offtune.report.phase_table import phase_table, rate_per_s
 from offtune.report.plot_style import (
     BLUE,
     GB,
@@ -62,6 +62,15 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = 
         ),
     ),
 )
+SERIES_NAMES: dict[str, str] = {
+    **{series_key: text for _, lines in _PANELS for series_key, text, *_ in lines},
+    "gpu_busy_share": "GPU utilisation",
+    "cpu_busy_share": "CPU utilisation",
+    "host_resident_bytes": "host memory",
+    "pinned_bytes": "pinned memory",
+    "nvme_footprint_bytes": "NVMe footprint",
+    "host_memory_bytes_per_s": "host memory bandwidth",
+}
 _PANEL_PX = 140
 _FRAME_PX = 74
 _WIDE = 0.25  # of the step, for the name of a phase to stand over its middle
@@ -111,13 +120,6 @@ def timeline_plot(
         table=phase_table(analysis) if analysis else Table(columns=(), rows=()),
         caption=f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
     )
-
-
-def phase_table(analysis: StepAnalysis) -> Table:
-    """Every phase in figures, one column a phase; rows of what was not recorded are left out."""
-    columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
-    rows = [(name, *(read(phase) for phase in analysis.phases)) for name, read in _PHASE_ROWS]
-    return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
 
 
 def _worth(timeline: Timeline, key: str) -> bool:
@@ -220,49 +222,8 @@ def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:
         return title
     parts: Iterable[str] = (
         f"{phase.name} {format_seconds(phase.seconds)}, memory peak "
-        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {_rate(phase.mean('d2h_bytes_per_s'))}, "
-        f"H2D {_rate(phase.mean('h2d_bytes_per_s'))}"
+        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {rate_per_s(phase.mean('d2h_bytes_per_s'))}, "
+        f"H2D {rate_per_s(phase.mean('h2d_bytes_per_s'))}"
         for phase in analysis.phases
     )
     return f"{title}: curves over one step. " + "; ".join(parts) + "."
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    return "-" if bytes_per_s is None else f"{format_bytes(bytes_per_s)}/s"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
-def _mean_rate(key: str) -> Callable[[PhaseFigures], str]:
-    return lambda phase: _rate(phase.mean(key))
-
-
-def _peak_rate(key: str) -> Callable[[PhaseFigures], str]:
-    return lambda phase: _rate(phase.peak(key))
-
-
-def _moved(key: str) -> Callable[[PhaseFigures], str]:
-    return lambda phase: format_bytes(phase.moved_bytes(key))
-
-
-_PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
-    ("time", lambda phase: format_seconds(phase.seconds)),
-    ("of the step", lambda phase: _percent(phase.share)),
-    ("memory, peak", lambda phase: format_bytes(phase.peak("device_used_bytes"))),
-    ("memory, mean", lambda phase: format_bytes(phase.mean("device_used_bytes"))),
-    *(
-        (f"{name}, {what}", make(key))
-        for name, key in (
-            ("D2H", "d2h_bytes_per_s"),
-            ("H2D", "h2d_bytes_per_s"),
-            ("NVMe read", "nvme_read_bytes_per_s"),
-            ("NVMe write", "nvme_write_bytes_per_s"),
-        )
-        for what, make in (("mean", _mean_rate), ("peak", _peak_rate), ("moved", _moved))
-    ),
-    ("GPU busy", lambda phase: _percent(phase.mean("gpu_busy_share"))),
-    ("GPU idle", lambda phase: format_seconds(phase.gpu_idle_s)),
-    ("CPU busy", lambda phase: _percent(phase.mean("cpu_busy_share"))),
-)

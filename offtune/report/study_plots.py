@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from offtune.importance import KnobEffect
+from offtune.effects import KnobEffect
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.page import Column, Table

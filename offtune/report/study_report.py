@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from offtune.bounds import Peaks, StepBound, bound
-from offtune.importance import KnobEffect, knob_effects
+from offtune.bounds import Peaks, StepBound, bound, peaks_of
+from offtune.effects import KnobEffect, knob_effects
 from offtune.records import Run
 from offtune.report.difference import KeyChange, key_changes
 from offtune.report.summary import Summary, summarise
@@ -18,7 +18,6 @@ from offtune.timeline import Timeline
 
 # A person's own ds_config among the baselines: what the winner is compared with first.
 OWN_FILE_LABEL = "your file"
-_PEAK_NAMES = tuple(Peaks.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +86,6 @@ def make_side(title: str, run: Run, timelines: list[Timeline], peaks: Peaks | No
     )
 
 
-def peaks_of(summary: Summary) -> Peaks | None:
-    """What the machine can do at best, where the study knows: `settings["peaks"]`, names as in `Peaks`."""
-    known = summary.study.settings.get("peaks")
-    return Peaks(**{name: known.get(name) for name in _PEAK_NAMES}) if isinstance(known, dict) else None
-
-
 def _looked_into(summary: Summary) -> list[tuple[str, Run]]:
     if summary.best is None:
         return []
@@ -107,4 +100,4 @@ def _looked_into(summary: Summary) -> list[tuple[str, Run]]:
 
 def _side(store: Store, summary: Summary, title: str, run: Run) -> Side:
     number = run.number if run.reuse_of is None else run.reuse_of
-    return make_side(title, run, store.timelines(summary.study.name, number), peaks_of(summary))
+    return make_side(title, run, store.timelines(summary.study.name, number), peaks_of(summary.study))

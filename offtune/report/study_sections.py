@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from offtune import __version__
-from offtune.importance import MIN_TRIALS
+from offtune.effects import MIN_TRIALS
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.bounds_page import NOT_SAMPLED, bounds_blocks

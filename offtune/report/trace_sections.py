@@ -13,9 +13,11 @@ from offtune.errors import UsageError
 from offtune.nvml_trace import steady_steps
 from offtune.phase_analysis import StepAnalysis, analyse, combined
 from offtune.report.bounds_page import bounds_blocks, step_sentences
+from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Heading, Line, Page
+from offtune.report.phase_table import phase_table
 from offtune.report.sections import Report, Section, Tile
-from offtune.report.step_plots import phase_table, timeline_plot
+from offtune.report.step_plots import timeline_plot
 from offtune.timeline import Timeline
 from offtune.units import format_bytes, format_seconds
 
@@ -39,7 +41,7 @@ def trace_report(name: str, timelines: Sequence[Timeline], peaks: Peaks | None =
         tiles=_tiles(found),
         sections=(
             Section(anchor="inside", title="Inside an iteration", lead=_PLACEMENT, blocks=(plot,)),
-            Section(anchor="phases", title="Phase by phase", blocks=(phase_table(found),)),
+            Section(anchor="phases", title="Phase by phase", blocks=(phase_table(found), *_reasons(found))),
             Section(
                 anchor="bounds", title="What bounds it", blocks=tuple(bounds_blocks(bound(found, peaks)))
             ),
@@ -70,6 +72,10 @@ def trace_analysis(timelines: Sequence[Timeline]) -> StepAnalysis:
             "The trace has no sample within the iterations.", "Check that both files are of the same run."
         )
     return found
+
+
+def _reasons(found: StepAnalysis) -> list[Line]:
+    return [Line(text=text, tone="dim") for text in reason_sentences(found.reasons)]
 
 
 def _what(found: StepAnalysis, steps: Sequence[int]) -> str:

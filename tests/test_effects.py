@@ -7,7 +7,7 @@ import random
 import pytest
 from report_fakes import make_run
 
-from offtune.importance import MIN_TRIALS, knob_effects, rank_correlation
+from offtune.effects import MIN_TRIALS, knob_effects, rank_correlation
 from offtune.records import Run
 
 

@@ -2,8 +2,8 @@
 
 Covered: a study in memory, made from our own rows, with what a person wants to sort by as user attributes and
 the ds_config of each trial as its note. The dashboard writes (notes, deletions) to what it is given, hence
-the copy. It shows no constraints (optuna-dashboard 0.21): trials that break a limit have the value 0 and
-`feasible` false. Not covered: the dashboard itself.
+the copy. Trials that break a limit are marked infeasible and have the value 0, because its best trial
+ignores constraints (optuna-dashboard 0.21). Not covered: the dashboard itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from offtune.trial import Status
 
 GB = 1e9
 METRIC = "samples/s"
+# Where Optuna kept constraints before 5.0; the only place the dashboard looks (0.21).
+_CONSTRAINTS = "constraints"
 
 
 def serve(study: StudyRecord, runs: Iterable[Run], limits: Limits, *, host: str, port: int) -> None:
@@ -99,6 +101,7 @@ def _trial(run: Run, domains: dict[str, BaseDistribution], limits: Limits) -> Fr
         params=dict(run.point),
         distributions={name: domains[name] for name in run.point},
         user_attrs=_attributes(run, scored is not None and scored.feasible),
+        system_attrs={} if scored is None else {_CONSTRAINTS: list(scored.constraints.values())},
     )
     trial.datetime_start = _moment(run.started_at) or trial.datetime_start
     trial.datetime_complete = _moment(run.finished_at) or trial.datetime_complete

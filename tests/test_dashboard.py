@@ -32,6 +32,7 @@ def test_the_copy_has_every_ended_trial_and_what_one_sorts_by() -> None:
     assert best.params["reduce_bucket_size"] == 2**22
     assert json.loads(best.user_attrs["ds_config"])["zero_optimization"]["stage"] == 3
     over = next(trial for trial in trials if trial.user_attrs["trial"] == 4)
+    assert max(over.system_attrs["constraints"]) > 0
     assert (over.value, over.user_attrs["feasible"], over.user_attrs["samples_per_s"]) == (0.0, False, 12.0)
 
 

@@ -70,13 +70,16 @@ def test_a_page_draws_without_complaint_and_fits(
 
 def test_a_page_with_something_wrong_is_noticed(browser: chromium.Browser, pages: dict[str, Path]) -> None:
     broken = pages["cpu"].with_name("broken.html")
-    picture = '<img src="https://example.invalid/x.png" style="width: 2000px"><script>nothing()</script>'
-    broken.write_text(pages["cpu"].read_text().replace("</main>", picture + "</main>"))
+    wrong = (
+        '<img src="https://example.invalid/x.png"><script>nothing()</script>'
+        '<div class="broad" style="width: 2000px">too wide</div>'
+    )
+    broken.write_text(pages["cpu"].read_text().replace("</main>", wrong + "</main>"))
     browser.open(broken)
     complaints = " ".join(browser.complaints())
     assert "Content Security Policy" in complaints
     assert "nothing is not defined" in complaints
-    assert browser.ask(TOO_WIDE) == ["IMG."]
+    assert browser.ask(TOO_WIDE) == ["DIV.broad"]
 
 
 def test_the_page_loads_nothing(browser: chromium.Browser, pages: dict[str, Path]) -> None:

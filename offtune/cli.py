@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from offtune import __version__
+from offtune import __version__, cli_report
+from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -56,13 +57,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Command = TypeVar("Command", bound=Callable[..., None])
-
-Storage = Annotated[
-    str, typer.Option(help="Where studies are kept: a path, or a database URL.", envvar="OFFTUNE_STORAGE")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of a page.")]
-StudyName = Annotated[str | None, typer.Argument(help="The study's name; the newest when left out.")]
-DEFAULT_STORAGE = "studies.db"
 
 
 def guarded(command: Command) -> Command:
@@ -309,24 +303,28 @@ def show(
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
-    """Show a study: ranking, baselines, failures, front; or one trial in full.
+    """Show a study: ranking, baselines, failures, front, phases, knobs; or one trial in full.
 
     Example: offtune show study-1 --trial 7
     """
     from offtune.report.document import document, trial_document
+    from offtune.report.insight_page import insight_blocks, insight_document
     from offtune.report.study_page import study_page
-    from offtune.report.summary import summarise
+    from offtune.report.study_report import read_report
     from offtune.report.trial_page import trial_page
     from offtune.store import Store
 
-    with Store.open(storage, write=False) as store:
-        record = store.study(study)
-        run = store.run(record.name, trial) if trial is not None else None
-        summary = summarise(record, store.runs(record.name))
+    if trial is not None:
+        with Store.open(storage, write=False) as store:
+            record = store.study(study)
+            run = store.run(record.name, trial)
+        _print_json(trial_document(run)) if as_json else _print_page(trial_page(record, run))
+        return
+    found = read_report(storage, study)
     if as_json:
-        _print_json(trial_document(run) if run else document(summary))
+        _print_json({**document(found.summary), **insight_document(found)})
     else:
-        _print_page(trial_page(record, run) if run else study_page(summary))
+        _print_page(study_page(found.summary, insight_blocks(found)))
 
 
 @app.command()
@@ -409,6 +407,10 @@ def doctor(
         _print_page(doctor_page(found))
     if worst(found) == "failed":
         raise typer.Exit(EXIT_FAILED)
+
+
+app.command()(guarded(cli_report.report))
+app.command()(guarded(cli_report.dashboard))
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
+from offtune.phase_analysis import StepAnalysis
+
 DsConfig = dict[str, Any]
 Point = dict[str, Any]
 DeviceKind = Literal["cpu", "cuda"]
@@ -179,6 +181,7 @@ class RankReport:
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
+    analysis: StepAnalysis | None = None
     skipped_steps: int = 0
     sub_groups: int | None = None
     effective_ratio: float | None = None
@@ -221,6 +224,7 @@ class TrialResult:
 
     Throughput is the median over measured optimizer steps, barrier to barrier over all ranks. `seconds` is
     the wall time of the whole trial, `first_step_s` from request to the end of the first optimizer step.
+    `analysis` is memory, traffic and utilisation by phase, where they were sampled.
     """
 
     status: Status
@@ -232,6 +236,7 @@ class TrialResult:
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
+    analysis: StepAnalysis | None = None
     skipped_steps: int = 0
     sub_groups: int | None = None
     effective_ratio: float | None = None

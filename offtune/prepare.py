@@ -18,6 +18,7 @@ from typing import Any
 
 from offtune import host, installed, op_cache, ops, toolchain
 from offtune.config import RunConfig
+from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError, UsageError
 from offtune.launch import ServerGone, WarmServer, child_environment
 from offtune.models import ModelProfile
@@ -96,6 +97,8 @@ def recorded_versions() -> dict[str, str]:
 def needed(config: RunConfig, space: Space) -> tuple[str, ...]:
     """The DeepSpeed ops that trials of this space may load."""
     placements = [str(p) for knob in space.knobs if knob.name == "placement" for p in knob.choices]
+    if config.base is not None:
+        placements.append(placement_text(config.base.ds_config))
     return ops.needed_ops(
         config.device, config.workload.optimizer, placements, nvme=config.nvme_path is not None
     )

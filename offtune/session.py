@@ -7,15 +7,17 @@ refuses. Not covered: the loop (`search.py`) and what is shown (`report`).
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from offtune import hardware, host, prepare
+from offtune.base_check import check_base, fit_to_base
 from offtune.config import Options, RunConfig, resolve
-from offtune.errors import StudyMismatch, UsageError
-from offtune.records import Limits, Run, StudyRecord, utc_now
+from offtune.errors import OfftuneError, StudyMismatch, UsageError
+from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
 from offtune.sampling import make_sampler
@@ -28,6 +30,8 @@ from offtune.units import format_bytes
 
 # Loading the training environment keeps one core busy for seconds; above this it is somebody else.
 _BUSY_LOAD_PER_CORE = 1.0
+# What the person's own ds_config is called among the baselines.
+AS_IS_LABEL = "your file"
 
 
 class Progress(Watcher, Protocol):
@@ -51,9 +55,27 @@ def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
     """Everything resolved as `search` would, and nothing run: settings, fitted space, notes."""
     config = resolve(options, hardware.detect())
     space = load_space(config.space)
+    make_sampler(config.sampler)
     ready, notes = prepare.expected_ops(config, space)
     facts = prepare.make_facts(config, prepare.profile_apart(config), ready)
-    return config, space.fit(facts), notes
+    fitted = fit_to_base(space.fit(facts), config.base, facts)
+    return config, fitted, (*notes, *check_base(config.base, facts))
+
+
+def usual_trial_s(storage: str, config: RunConfig) -> float | None:
+    """Median seconds of trials of the same model on the same device; None where there are none."""
+    try:
+        with Store.open(storage, write=False) as store:
+            alike = [
+                r
+                for r in store.studies()
+                if (r.model, r.device) == (config.workload.model_name, config.device)
+            ]
+            runs = [run for record in alike for run in store.runs(record.name) if is_measured(run)]
+    except OfftuneError:
+        return None  # no database yet, or none that can be read: a search will say so itself
+    seconds = [run.result.seconds for run in runs if run.result is not None]
+    return statistics.median(seconds) if seconds else None
 
 
 def start(options: Options, storage: str, name: str | None, progress: Progress) -> Summary:
@@ -64,6 +86,7 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)
         with store.lock(name), _ready(config, space, progress) as ready:
+            ready = replace(ready, notes=(*ready.notes, *check_base(config.base, ready.facts)))
             record = _record(name, config, ready)
             store.add_study(record)
             return _run(store, record, config, ready, progress)
@@ -90,7 +113,7 @@ def _ready(config: RunConfig, space: Space, progress: Progress) -> Iterator[prep
     """The prepared machine; its warm server ends on the way out."""
     prepared = prepare.prepare(config, space, progress.note)
     with prepared.runner:
-        yield prepared
+        yield replace(prepared, space=fit_to_base(prepared.space, config.base, prepared.facts))
 
 
 def _run(
@@ -101,6 +124,8 @@ def _run(
     search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
                     runner=ready.runner, watcher=progress)  # fmt: skip
     search.repair()
+    if config.base is not None:
+        study.enqueue_as_is(AS_IS_LABEL)
     for label, point in ready.space.baselines():
         study.enqueue(point, "baseline", label)
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,

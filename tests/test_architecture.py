@@ -18,7 +18,8 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ds_config", ("ds_*",)),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
-    ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
+    ("settings", (
+        "base_check", "config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
     ("command line", ("cli", "__main__")),
@@ -32,6 +33,7 @@ OWNERS = {
     "rich": ("offtune.report.terminal",),
     "typer": ("offtune.cli",),
     "yaml": ("offtune.space_file",),
+    "hjson": ("offtune.ds_text",),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),
     "transformers": (CHILD,),

@@ -149,8 +149,10 @@ def search(
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per optimizer step over all ranks; kept constant.")
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32. [bf16]")] = None,
-    optimizer: Annotated[str, typer.Option(help="adamw, adam, lion or adagrad.")] = "adamw",
+    precision: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32. [the base's, else bf16]")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adamw, adam, lion or adagrad. [the base's, else adamw]")
+    ] = None,
     activation_checkpointing: Annotated[
         bool,
         typer.Option(
@@ -171,6 +173,9 @@ def search(
     ] = None,
     nvme_path: Annotated[
         str | None, typer.Option(help="A folder on NVMe; without one nothing is offloaded to disk.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Your own ds_config: the first baseline, and the base of every trial.")
     ] = None,
     space: Annotated[
         str, typer.Option(help="What is searched: a packaged space or a YAML file.")
@@ -206,11 +211,12 @@ def search(
         budget=budget, host_budget=host_budget, headroom=headroom, model=model, seq_len=seq_len,
         global_batch=global_batch, precision=precision, optimizer=optimizer,
         activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
-        space=space, trials=trials, time=time, trial_timeout=trial_timeout, warmup_steps=warmup_steps,
-        steps=steps, seed=seed, sampler=sampler, command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
+        base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
+        warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler,
+        command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
-        _dry_run(options, as_json)
+        _dry_run(options, storage, as_json)
         return
     from offtune import session
     from offtune.report.terminal import Progress, make_console
@@ -219,15 +225,25 @@ def search(
         _finish(session.start(options, storage, study, progress), progress, as_json)
 
 
-def _dry_run(options: Any, as_json: bool) -> None:
+def _dry_run(options: Any, storage: str, as_json: bool) -> None:
     from offtune import session
+    from offtune.ds_change import BaseRefused
+    from offtune.report.base_page import refused_document, refused_page
     from offtune.report.setup_page import dry_run_document, dry_run_page
 
-    config, space, notes = session.plan(options)
+    try:
+        config, space, notes = session.plan(options)
+    except BaseRefused as refused:
+        if as_json:
+            _print_json(refused_document(refused.path, refused.changes))
+        else:
+            _print_page(refused_page(refused.path, refused.changes))
+        raise
+    trial_s = session.usual_trial_s(storage, config)
     if as_json:
-        _print_json(dry_run_document(config, space, notes))
+        _print_json(dry_run_document(config, space, notes, trial_s))
     else:
-        _print_page(dry_run_page(config, space, notes))
+        _print_page(dry_run_page(config, space, notes, trial_s))
 
 
 def _finish(summary: Summary, progress: Any, as_json: bool) -> None:
@@ -351,12 +367,14 @@ def export(
 
     Example: offtune export study-1 -o ds_config.json --verify
     """
-    from offtune.export import export_text, portable, write_export
+    from offtune.export import base_of, export_text, portable, write_export
     from offtune.report.document import export_document
     from offtune.selection import choose
 
     record, run = choose(storage, study, trial, budget)
-    text = export_text(portable(run.ds_config, record.settings.get("nvme_path")), format_name)
+    text = export_text(
+        portable(run.ds_config, record.settings.get("nvme_path"), base_of(record)), format_name
+    )
     if output is not None:
         write_export(text, output, force)
         typer.echo(f"Wrote {output}: trial {run.number} of study {record.name}.", err=True)

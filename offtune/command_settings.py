@@ -23,10 +23,15 @@ def settle(config: RunConfig, options: Options, workload: Workload) -> RunConfig
         )
     return replace(
         config,
-        workload=replace(workload, global_batch=global_batch(options.global_batch, ranks, config.device)),
+        workload=replace(workload, global_batch=global_batch(_asked(config, options), ranks, config.device)),
         gpus=config.gpus[:ranks],
         threads_per_rank=max(1, config.threads_per_rank * before // ranks),
     )
+
+
+def _asked(config: RunConfig, options: Options) -> int | None:
+    """The global batch the person asked for: by option, else by their own ds_config."""
+    return config.workload.global_batch if config.base is not None else options.global_batch
 
 
 def refuse_change(config: RunConfig, workload: Workload) -> None:

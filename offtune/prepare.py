@@ -19,6 +19,7 @@ from typing import Any
 from offtune import host, installed, op_cache, ops, scratch, toolchain
 from offtune.command_settings import refuse_change, settle
 from offtune.config import Options, RunConfig
+from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError, UsageError
 from offtune.launch import ServerGone, WarmServer, child_environment
 from offtune.models import ModelProfile
@@ -95,7 +96,8 @@ def look(
         trial_dir="",
         token=scratch.new_token(),
     )
-    found = probe(spec, precision_given=options is None or options.precision is not None)
+    given = options is None or options.precision is not None or config.base is not None
+    found = probe(spec, precision_given=given)
     if options is not None:
         config = settle(config, options, found.workload)
     else:
@@ -140,6 +142,8 @@ def recorded_versions() -> dict[str, str]:
 def needed(config: RunConfig, space: Space) -> tuple[str, ...]:
     """The DeepSpeed ops that trials of this space may load."""
     placements = [str(p) for knob in space.knobs if knob.name == "placement" for p in knob.choices]
+    if config.base is not None:
+        placements.append(placement_text(config.base.ds_config))
     return ops.needed_ops(
         config.device, config.workload.optimizer, placements, nvme=config.nvme_path is not None
     )

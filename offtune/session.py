@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import shlex
+import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from offtune import hardware, host, prepare
+from offtune.base_check import check_base, fit_to_base
 from offtune.config import Options, RunConfig, resolve
-from offtune.errors import StudyMismatch, UsageError
-from offtune.records import Limits, Run, StudyRecord, utc_now
+from offtune.errors import OfftuneError, StudyMismatch, UsageError
+from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
 from offtune.sampling import make_sampler
@@ -29,6 +31,8 @@ from offtune.units import format_bytes
 
 # Loading the training environment keeps one core busy for seconds; above this it is somebody else.
 _BUSY_LOAD_PER_CORE = 1.0
+# What the person's own ds_config is called among the baselines.
+AS_IS_LABEL = "your file"
 
 
 class Progress(Watcher, Protocol):
@@ -53,6 +57,7 @@ def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
     """Everything resolved as `search` would, and nothing run: settings, fitted space, notes."""
     config = resolve(options, hardware.detect())
     space = load_space(config.space)
+    make_sampler(config.sampler)
     ready, notes = prepare.expected_ops(config, space)
     if config.workload.command is not None:
         config, numels, seen = prepare.look(config, tuple(ready), options)
@@ -60,7 +65,21 @@ def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
     else:
         numels = prepare.profile_apart(config).parameter_numels
     facts = prepare.make_facts(config, numels, ready)
-    return config, space.fit(facts), notes
+    fitted = fit_to_base(space.fit(facts), config.base, facts)
+    return config, fitted, (*notes, *check_base(config.base, facts))
+
+
+def usual_trial_s(storage: str, config: RunConfig) -> float | None:
+    """Median seconds of trials of the same model on the same device; None where there are none."""
+    alike = (config.workload.model_name, config.device)
+    try:
+        with Store.open(storage, write=False) as store:
+            records = [record for record in store.studies() if (record.model, record.device) == alike]
+            runs = [run for record in records for run in store.runs(record.name) if is_measured(run)]
+    except OfftuneError:
+        return None  # no database yet, or none that can be read: a search will say so itself
+    seconds = [run.result.seconds for run in runs if run.result is not None]
+    return statistics.median(seconds) if seconds else None
 
 
 def start(options: Options, storage: str, name: str | None, progress: Progress) -> Summary:
@@ -71,6 +90,7 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)
         with store.lock(name), _ready(config, space, progress, options) as ready:
+            ready = replace(ready, notes=(*ready.notes, *check_base(config.base, ready.facts)))
             record = _record(name, ready.config, ready)
             store.add_study(record)
             return _run(store, record, ready.config, ready, progress)
@@ -99,7 +119,7 @@ def _ready(
     """The prepared machine; its warm server ends on the way out. `options` are those of a new study."""
     prepared = prepare.prepare(config, space, progress.note, options)
     with prepared.runner:
-        yield prepared
+        yield replace(prepared, space=fit_to_base(prepared.space, config.base, prepared.facts))
 
 
 def _run(
@@ -110,6 +130,8 @@ def _run(
     search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
                     runner=ready.runner, watcher=progress)  # fmt: skip
     search.repair()
+    if config.base is not None:
+        study.enqueue_as_is(AS_IS_LABEL)
     for label, point in ready.space.baselines():
         study.enqueue(point, "baseline", label)
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,

@@ -19,7 +19,7 @@ TABLE = """
     ds_config: ds_*
     trials: command_ranks command_verdict launch log_tail op_* ops probe runner verdict
     studies: database export migrate records rows sampling schema score store study
-    settings: command_settings config doctor machine_checks prepare software_checks verify
+    settings: base_check budgets command_settings config doctor machine_checks prepare software_checks verify
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*
     searches: search selection session
@@ -40,6 +40,7 @@ OWNERS = {
     "jinja2": ("offtune.report.html",),
     "typer": ("offtune.cli",),
     "yaml": ("offtune.space_file",),
+    "hjson": ("offtune.ds_text",),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),
     "transformers": (CHILD,),

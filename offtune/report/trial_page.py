@@ -71,6 +71,8 @@ def _exit_text(result: TrialResult) -> str:
 
 
 def _point_facts(run: Run) -> tuple[tuple[str, str], ...]:
+    if not run.point:
+        return (("your file", "as it is"),)
     return tuple((name, format_value(value)) for name, value in run.point.items())
 
 

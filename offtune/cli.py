@@ -164,6 +164,16 @@ def search(
         int | None,
         typer.Option(help="Ranks: GPUs of this node (default all visible); processes without CUDA (1)."),
     ] = None,
+    hostfile: Annotated[
+        str | None, typer.Option(help="Ranks on several nodes: DeepSpeed's hostfile, 'host slots=8' a line.")
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="Who starts them: pdsh (default), openmpi, mpich, impi, mvapich, slurm; or srun."),
+    ] = None,
+    shared_dir: Annotated[
+        str | None, typer.Option(help="A folder all nodes share, for trials. Default: the current one.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one.")] = None,
     host_budget: Annotated[
         str | None, typer.Option(help="Host memory of all ranks together. Default: 90 % of what is free.")
@@ -210,7 +220,8 @@ def search(
     options = Options(
         budget=budget, host_budget=host_budget, headroom=headroom, model=model, seq_len=seq_len,
         global_batch=global_batch, precision=precision, optimizer=optimizer,
-        activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
+        activation_checkpointing=activation_checkpointing, gpus=gpus, hostfile=hostfile, launcher=launcher,
+        shared_dir=shared_dir, device=device, nvme_path=nvme_path,
         base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
         warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler,
         command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,

@@ -141,7 +141,8 @@ class MemoryPeaks:
     """Peaks over the whole trial, in bytes; None is "cannot be measured here".
 
     `used_device_bytes` is what the budget is compared with (maximum over ranks), `used_host_bytes` the sum
-    over the node's ranks. `device_source` says which counter `used_device_bytes` came from.
+    over a node's ranks, of the fullest node. `device_source` says which counter `used_device_bytes` came
+    from.
     """
 
     used_device_bytes: int | None = None
@@ -173,6 +174,7 @@ class RankReport:
     """
 
     rank: int
+    host: str = ""
     outcome: Literal["done", "oom_gpu", "oom_host", "invalid", "diverged", "crashed", "bad_fork"]
     error: str = ""
     stage: str = ""

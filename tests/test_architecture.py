@@ -14,22 +14,22 @@ PACKAGE = ROOT / "offtune"
 # nothing in a circle. Before a colon the room, after it its files (shell patterns).
 TABLE = """
     words: draft errors phase_analysis timeline trial units
-    machine: check command hardware host hub installed lock models scratch toolchain trouble
+    machine: check command devices hardware host hub installed lock models scratch toolchain trouble
     space: knob* space*
     ds_config: ds_*
-    trials: command_ranks command_verdict launch log_tail op_* ops probe runner verdict
-    studies: database export migrate records rows sampling schema score store study
+    trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
+    studies: crew database export migrate records rows sampling schema score store study
     settings: base_check budgets command_settings config doctor machine_checks prepare software_checks verify
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*
-    searches: search selection session
+    searches: outlook search selection session
     command line: cli* __main__
 """
 ROOMS = tuple((room.strip(), tuple(files.split())) for room, files in (
     line.split(":") for line in TABLE.strip().splitlines()
 ))  # fmt: skip
 CHILD = "offtune.worker"
-SQL_FILES = ("database", "migrate", "rows", "schema", "store", "trouble")
+SQL_FILES = ("crew", "database", "migrate", "rows", "schema", "store", "trouble")
 OWNERS = {
     "pynvml": ("offtune.hardware",),
     "optuna": ("offtune.sampling", "offtune.importance", "offtune.dashboard"),

@@ -128,6 +128,7 @@ class Record:
         """A report of what is known so far."""
         return RankReport(
             rank=self.rank,
+            host=platform.node(),
             outcome=outcome,
             error=error,
             stage=self.stage,

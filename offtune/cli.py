@@ -181,6 +181,13 @@ def search(
     warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,
     steps: Annotated[int, typer.Option(help="Optimizer steps measured.")] = 5,
     seed: Annotated[int, typer.Option(help="Of weights, data and the sampler.")] = 0,
+    loss_check: Annotated[
+        bool,
+        typer.Option(
+            "--loss-check/--no-loss-check",
+            help="Call a trial diverged when its losses depart from the baseline's.",
+        ),
+    ] = True,
     sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc.")] = "tpe",
     study: Annotated[
         str | None, typer.Option(help="A name for the study; default: study-1, study-2, ...")
@@ -207,7 +214,8 @@ def search(
         global_batch=global_batch, precision=precision, optimizer=optimizer,
         activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
         space=space, trials=trials, time=time, trial_timeout=trial_timeout, warmup_steps=warmup_steps,
-        steps=steps, seed=seed, sampler=sampler, command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
+        steps=steps, seed=seed, sampler=sampler, loss_check=loss_check, command=ctx.meta.get(_COMMAND),
+        trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
         _dry_run(options, as_json)
@@ -334,7 +342,12 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write; stdout when left out.")
     ] = None,
-    format_name: Annotated[str, typer.Option("--format", help="deepspeed.")] = "deepspeed",
+    format_name: Annotated[str, typer.Option("--format", help="deepspeed, hf or accelerate.")] = (
+        "deepspeed"
+    ),
+    note: Annotated[
+        Path | None, typer.Option(help="Also write where it comes from, what was measured and how it spread.")
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="The best measured trial under another budget of the same study.")
     ] = None,
@@ -347,24 +360,28 @@ def export(
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
-    """Write the best ds_config of a study, as DeepSpeed takes it.
+    """Write the best ds_config of a study, as DeepSpeed, the Hugging Face Trainer or accelerate takes it.
 
-    Example: offtune export study-1 -o ds_config.json --verify
+    Example: offtune export study-1 -o ds_config.json --format hf --note ds_config.md --verify
     """
-    from offtune.export import export_text, portable, write_export
+    from offtune.export import deepspeed_text, portable, write_all
+    from offtune.export_formats import Purpose, files_of, make
     from offtune.report.document import export_document
+    from offtune.report.export_page import export_lines
     from offtune.selection import choose
 
     record, run = choose(storage, study, trial, budget)
-    text = export_text(portable(run.ds_config, record.settings.get("nvme_path")), format_name)
-    if output is not None:
-        write_export(text, output, force)
-        typer.echo(f"Wrote {output}: trial {run.number} of study {record.name}.", err=True)
-    elif not as_json:
-        typer.echo(text, nl=False)
-    outcome = _verify(record, run, text) if verify else None
+    ds_config = portable(run.ds_config, record.settings.get("nvme_path"))
+    made = make(format_name, ds_config, Purpose.of(record, output))
+    files = files_of(made, record, run, output, note)
+    write_all(files, force)
+    for line in export_lines(made, record, run, [path for path, _ in files]):
+        typer.echo(line, err=True)
+    if output is None and not as_json:
+        typer.echo(made.text, nl=False)
+    outcome = _verify(record, run, deepspeed_text(ds_config)) if verify else None
     if as_json:
-        _print_json(export_document(record, run, json.loads(text), outcome))
+        _print_json(export_document(record, run, made, outcome))
     if outcome is not None and not outcome.holds:
         raise OfftuneError(
             f"The exported configuration did not hold: {outcome.result.status}. {outcome.result.reason}",

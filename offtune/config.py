@@ -58,6 +58,7 @@ class Options:
     sampler: str = "tpe"
     command: tuple[str, ...] | None = None
     trial_cwd: str = "here"
+    loss_check: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class RunConfig:
     seed: int
     sampler: str
     machine: dict[str, str]
+    loss_check: bool = True
 
 
 def resolve(options: Options, machine: Machine) -> RunConfig:
@@ -111,6 +113,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         seed=_positive(options.seed, "--seed", least=0),
         sampler=options.sampler,
         machine=hardware.fingerprint(machine, device, gpus),
+        loss_check=options.loss_check,
     )
 
 

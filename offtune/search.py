@@ -14,7 +14,7 @@ from typing import Protocol
 from offtune import ds_config, prepare, scratch
 from offtune.config import RunConfig
 from offtune.errors import Interrupted
-from offtune.records import Run
+from offtune.records import Judge, Run, as_it_is
 from offtune.store import Store
 from offtune.study import Proposal, Repair, Study
 from offtune.trial import DsConfig, Facts, Status, TrialResult, TrialSpec
@@ -44,6 +44,7 @@ class Search:
     ops: tuple[str, ...]
     runner: Callable[[TrialSpec], TrialResult]
     watcher: Watcher
+    judge: Judge = as_it_is
     started: float = field(default_factory=time.monotonic)
     fruitless: int = 0
 
@@ -115,6 +116,7 @@ class Search:
             raise Interrupted(
                 "Stopped; every finished trial is kept.", f"offtune resume {self.study.name}"
             ) from None
+        result = self.judge(run, result)
         # Row before tell: whatever happens between the two is repaired when the study is opened again. The
         # scratch goes last: it holds the result for the case that the database cannot take it.
         self.store.finish_run(self.study.name, proposal.number, result)

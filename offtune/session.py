@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from offtune import hardware, host, prepare
+from offtune import hardware, host, loss_check, prepare
 from offtune.config import Options, RunConfig, resolve
 from offtune.errors import StudyMismatch, UsageError
 from offtune.records import Limits, Run, StudyRecord, utc_now
@@ -106,16 +106,32 @@ def _run(
     store: Store, record: StudyRecord, config: RunConfig, ready: prepare.Prepared, progress: Progress
 ) -> Summary:
     limits = study_limits(record)
-    study = Study(store, record.name, ready.space, limits=limits, seed=config.seed, sampler=config.sampler)
+    judge = loss_check.make_judge(store.runs, config.workload.precision, _loss_mode(config, ready.space))
+    study = Study(store, record.name, ready.space, limits=limits, seed=config.seed, sampler=config.sampler,
+                  judge=judge)  # fmt: skip
     search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
-                    runner=ready.runner, watcher=progress)  # fmt: skip
+                    runner=ready.runner, watcher=progress, judge=judge)  # fmt: skip
     search.repair()
     for label, point in ready.space.baselines():
         study.enqueue(point, "baseline", label)
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
-                   notes=(*ready.space.notes, *ready.notes, *_busy()))  # fmt: skip
+                   notes=(*_notes(config, ready), *_busy()))  # fmt: skip
     store.note(record.name, "ended", search.run())
     return summarise(record, store.runs(record.name))
+
+
+def _loss_mode(config: RunConfig, space: Space) -> loss_check.Mode:
+    if not config.loss_check:
+        return "off"
+    if space.changes_result:
+        return "note"
+    return "script" if config.workload.command is not None else "judge"
+
+
+def _notes(config: RunConfig, ready: prepare.Prepared) -> list[str]:
+    """What the person should know of this study: what was left out, and whether losses are judged."""
+    losses = loss_check.NOTES.get(_loss_mode(config, ready.space))
+    return [*ready.space.notes, *ready.notes, *([losses] if losses else [])]
 
 
 def _busy() -> list[str]:
@@ -141,7 +157,7 @@ def _record(name: str, config: RunConfig, ready: prepare.Prepared) -> StudyRecor
     extra = {
         "versions": prepare.recorded_versions(),
         "space_digest": ready.space.digest(),
-        "notes": [*ready.space.notes, *ready.notes],
+        "notes": _notes(config, ready),
     }
     return StudyRecord(
         name=name,

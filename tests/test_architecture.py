@@ -18,7 +18,7 @@ TABLE = """
     space: knob* space*
     ds_config: ds_*
     trials: command_ranks command_verdict launch log_tail op_* ops probe runner verdict
-    studies: database export migrate records rows sampling schema score store study
+    studies: database export* loss_check migrate records rows sampling schema score store study
     settings: command_settings config doctor machine_checks prepare software_checks verify
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*

@@ -22,14 +22,16 @@ from offtune.records import Judge, Run
 from offtune.trial import LossCheck, Precision, Status, TrialResult
 
 # judge: a departure makes the trial diverged. script: likewise, but for one at the first step, which shows
-# that weights, data or dropout differ from run to run. note: settings that change the result by design are compared, not judged.
+# that weights, data or dropout differ from run to run. note: settings that change the result by design are
+# compared, not judged.
 Mode = Literal["judge", "script", "note", "off"]
 
 # Nats a step. Between the largest rounding and the smallest damage measured (above), a factor of several to
-# either side. fp16 has three bits more than bf16 and was not measured; fp32 leaves room for TF32.
+# either side. fp16 has three bits more than bf16 and was not measured; fp32 leaves room for the
+# kernels of a GPU, not measured either.
 TOLERANCE_NAT: dict[Precision, float] = {"bf16": 3e-3, "fp16": 3e-3, "fp32": 1e-3}
 # Added for each nat that the reference has moved since its first step: a model that learns faster amplifies
-# rounding more. The damages above are 7 % of it and more.
+# rounding more. The damages in docs/loss-check.md are 2 % of it and more.
 TOLERANCE_SHARE = 0.01
 
 # Said at the start of a study in these modes.
@@ -117,7 +119,7 @@ def _incomparable(result: TrialResult, reference: TrialResult, precision: Precis
 
 
 def _is_known(result: TrialResult) -> bool:
-    """Whether there is a curve; a hole is an answer only where the rank itself saw a loss that is not finite."""
+    """Whether there is a curve; a hole counts only where the rank itself saw that it is not finite."""
     losses = curve(result)
     return bool(losses) and (result.status is Status.DIVERGED or None not in losses)
 

@@ -65,6 +65,7 @@ class Options:
     sampler: str = "tpe"
     command: tuple[str, ...] | None = None
     trial_cwd: str = "here"
+    loss_check: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ class RunConfig:
     machine: dict[str, str]
     base: Base | None = None
     nodes: Nodes | None = None
+    loss_check: bool = True
 
 
 def resolve(options: Options, machine: Machine) -> RunConfig:
@@ -132,6 +134,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         machine=hardware.fingerprint(machine, device, gpus),
         base=base,
         nodes=nodes,
+        loss_check=options.loss_check,
     )
 
 

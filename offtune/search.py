@@ -20,7 +20,7 @@ from offtune.ds_zero import placement_text
 from offtune.errors import Interrupted
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
-from offtune.records import Run
+from offtune.records import Judge, Run, as_it_is
 from offtune.store import Store
 from offtune.study import Proposal, Repair, Study
 from offtune.trial import DsConfig, Facts, Status, TrialResult, TrialSpec
@@ -58,6 +58,7 @@ class Search:
     watcher: Watcher
     crew: Crew = field(default_factory=Alone)
     machine: hardware.Machine = field(default_factory=hardware.detect)
+    judge: Judge = as_it_is
     started: float = field(default_factory=time.monotonic)
     fruitless: int = 0
     said: set[str] = field(default_factory=set)
@@ -148,6 +149,7 @@ class Search:
                 scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
             raise self._stopped() from None
         with self.crew.turn():
+            result = self.judge(run, result)
             kept = self._keep(run, result)
             scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
             if kept:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from offtune import hardware, host, prepare
+from offtune import hardware, host, loss_check, prepare
 from offtune.base_check import check_base, fit_to_base
 from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
@@ -134,17 +134,18 @@ def _run(
     progress: Progress,
 ) -> Summary:  # fmt: skip
     limits = study_limits(record)
+    judge = loss_check.make_judge(store.runs, config.workload.precision, _loss_mode(config, ready.space))
     with crew.turn():
         study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
-                      sampler=config.sampler)  # fmt: skip
+                      sampler=config.sampler, judge=judge)  # fmt: skip
         search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
-                        runner=ready.runner, watcher=progress, crew=crew)  # fmt: skip
+                        runner=ready.runner, watcher=progress, crew=crew, judge=judge)  # fmt: skip
         search.repair()
         if config.base is not None:
             study.enqueue_as_is(AS_IS_LABEL)
         for label, point in ready.space.baselines():
             study.enqueue(point, "baseline", label)
-    notes = [*ready.space.notes, *ready.notes, *_busy(), *_beside_others(crew)]
+    notes = [*_notes(config, ready), *_busy(), *_beside_others(crew)]
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
                    notes=notes)  # fmt: skip
     ended = search.run()
@@ -156,6 +157,20 @@ def _run(
 def _beside_others(crew: Crew) -> list[str]:
     others = crew.others()
     return [f"Other workers in this database: {others}. Trials and target are shared."] if others else []
+
+
+def _loss_mode(config: RunConfig, space: Space) -> loss_check.Mode:
+    if not config.loss_check:
+        return "off"
+    if space.changes_result:
+        return "note"
+    return "script" if config.workload.command is not None else "judge"
+
+
+def _notes(config: RunConfig, ready: prepare.Prepared) -> list[str]:
+    """What the person should know of this study: what was left out, and whether losses are judged."""
+    losses = loss_check.NOTES.get(_loss_mode(config, ready.space))
+    return [*ready.space.notes, *ready.notes, *([losses] if losses else [])]
 
 
 def _busy() -> list[str]:
@@ -181,7 +196,7 @@ def _record(name: str, config: RunConfig, ready: prepare.Prepared) -> StudyRecor
     extra = {
         "versions": prepare.recorded_versions(),
         "space_digest": ready.space.digest(),
-        "notes": [*ready.space.notes, *ready.notes],
+        "notes": _notes(config, ready),
     }
     return StudyRecord(
         name=name,

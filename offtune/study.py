@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from offtune.crew import Alone, Crew
 from offtune.errors import StoreError
 from offtune.lock import refusal
-from offtune.records import Limits, Origin, Run, best_run, is_measured
+from offtune.records import Judge, Limits, Origin, Run, as_it_is, best_run, is_measured
 from offtune.sampling import AS_IS, Draw, Sampling
 from offtune.score import score
 from offtune.store import Store
@@ -61,12 +61,21 @@ class Study:
     """A study's points and runs; maximises samples per second within `limits`."""
 
     def __init__(
-        self, store: Store, name: str, space: Space, *, limits: Limits, seed: int, sampler: str = "tpe"
+        self,
+        store: Store,
+        name: str,
+        space: Space,
+        *,
+        limits: Limits,
+        seed: int,
+        sampler: str = "tpe",
+        judge: Judge = as_it_is,
     ) -> None:
         self.name = name
         self._store = store
         self._space = space
         self._limits = limits
+        self._judge = judge
         self._sampling = Sampling(store, name, seed=seed, sampler=sampler)
 
     def ask(self) -> Proposal:
@@ -158,6 +167,7 @@ class Study:
             again = self._end(number, crashed=run.result is None)
             return Repair(number=number, action="interrupted", run=run, again=again)
         if run.result is None:
+            result = self._judge(run, result)
             self._store.finish_run(self.name, number, result)
         self._tell(number, result, {} if run.reuse_of is None else {"reuse_of": run.reuse_of})
         return Repair(number=number, action="told" if run.result else "recovered", run=run)

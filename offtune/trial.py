@@ -169,9 +169,9 @@ class Traffic:
 class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
-    `outcome` is what the rank itself can tell: done, or the kind of exception that ended it. `step_tokens` is
-    the median number of tokens this rank fed per optimizer step, where only the rank knows. `losses` are
-    of the measured steps, `warmup_losses` of those before them, in nats; None: not finite, or not known.
+    `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens this
+    rank fed per optimizer step, where only the rank knows. `losses` are of the measured steps,
+    `warmup_losses` of those before, in nats; None: not finite or not known.
     """
 
     rank: int
@@ -291,8 +291,7 @@ def dump(record: object) -> str:
 
 def as_dict(record: object) -> dict[str, Any]:
     """The record as plain JSON values."""
-    plain: dict[str, Any] = _adapter(type(record)).dump_python(record, mode="json")
-    return plain
+    return dict(_adapter(type(record)).dump_python(record, mode="json"))
 
 
 def load(kind: type[T], text: str | bytes) -> T:

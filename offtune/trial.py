@@ -169,8 +169,8 @@ class Traffic:
 class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
-    `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens this
-    rank fed per optimizer step, where only the rank knows. `losses` are of the measured steps,
+    `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens
+    this rank fed per optimizer step, where only the rank knows. `losses` are of the measured steps,
     `warmup_losses` of those before, in nats; None: not finite or not known.
     """
 

@@ -159,7 +159,7 @@ def test_the_loop_runs_the_file_first_and_puts_it_under_every_point(make_search,
     search.study.enqueue_as_is("your file")
     first = next(p for p in iter(search.study.ask, None) if p.label == "your file")
     built = ds_config.build(search.config.base.ds_config, first.point, search.facts, None)
-    search._train(first, built, "f")
+    search._train(*search._claim(search._run(first, built, "f"), ()))
     search._next()
     assert seen[0]["zero_optimization"]["stage3_max_live_parameters"] == 12345
     assert seen[0]["train_micro_batch_size_per_gpu"] == 2

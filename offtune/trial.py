@@ -200,7 +200,8 @@ class ProbeReport:
     """What `deepspeed.initialize` was about to be given by one rank of a command.
 
     `ds_config` is as it arrived, "auto" already replaced where the runtime does that; `optimizer` is the
-    class of an optimizer object, "" where there is none; `by_accelerate` says who called.
+    class of an optimizer object, "" where there is none; `by_accelerate` says who called; `hidden_size` is
+    the width of a Hugging Face model, by which the Trainer fills sizes that are "auto".
     """
 
     rank: int
@@ -209,6 +210,7 @@ class ProbeReport:
     ds_config: DsConfig | None
     optimizer: str = ""
     by_accelerate: bool = False
+    hidden_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,11 @@ _TRAINER: dict[KeyPath, tuple[Any, str]] = {
 }
 # Known to the person's run only. Large, so that a decay over so many steps leaves a trial's rate as it is.
 _UNKNOWN_TOTAL_STEPS = 1_000_000
+# Compared by the Trainer with its own count of steps, which rounds by micro-batch and accumulation.
+_BY_BATCH: tuple[KeyPath, ...] = (
+    ("scheduler", "params", "total_num_steps"),
+    ("scheduler", "params", "warmup_num_steps"),
+)
 _PLUGIN: dict[KeyPath, Any] = {
     ("zero_optimization", "stage"): 2,
     ("zero_optimization", "offload_optimizer", "device"): "none",
@@ -95,6 +100,16 @@ def with_autos(base: Base) -> DsConfig:
     for change in base.changes:
         if change.kind == "filled" and change.text.startswith(_FILLED):
             draft.put(tuple(change.path.split(".")), "auto")
+    return draft.content
+
+
+def left_to_runtime(ds_config: DsConfig, base: Base) -> DsConfig:
+    """A trial's ds_config with "auto" again where a Trainer's value depends on the batch sizes."""
+    filled = {change.path for change in base.changes if change.text.startswith(_FILLED)}
+    draft = Draft(content=copy.deepcopy(ds_config))
+    for path in _BY_BATCH:
+        if ".".join(path) in filled and draft.get(*path) is not None:
+            draft.put(path, "auto")
     return draft.content
 
 

@@ -90,10 +90,12 @@ def probe_config(workload: Workload, *, optimizer: bool, precision_given: bool) 
     Parameters on the host, so that a model too large for a card can be looked at.
     """
     auto = {"enabled": "auto"}
+    # The study's own global batch: a Trainer counts the steps of a whole training by it.
+    accumulation = max(1, workload.global_batch // workload.world_size)
     config: DsConfig = {
-        "train_batch_size": workload.world_size,
+        "train_batch_size": accumulation * workload.world_size,
         "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
+        "gradient_accumulation_steps": accumulation,
         "zero_optimization": {
             "stage": 3, "sub_group_size": _MARK, "offload_param": {"device": "cpu", "pin_memory": False},
         },

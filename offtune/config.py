@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from offtune import hardware, installed
 from offtune.budgets import budget_bytes, headroom_bytes, host_limit_bytes

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from offtune.config import Options, RunConfig, global_batch
+from offtune.config import Options, RunConfig, global_batch, with_base
 from offtune.errors import StudyMismatch, UsageError
 from offtune.trial import Workload, as_dict
 
 
-def settle(config: RunConfig, options: Options, workload: Workload) -> RunConfig:
-    """The settings once a look at the command has shown how many ranks it starts."""
+def settle(config: RunConfig, options: Options, workload: Workload, hidden_size: int | None) -> RunConfig:
+    """The settings once a look at the command has shown its ranks and its model.
+
+    A base is read again with both: batch sizes follow from the ranks, "auto" sizes from the model's width.
+    """
     ranks, before = workload.world_size, config.workload.world_size
     if config.gpus and ranks > len(config.gpus):
         raise UsageError(
             f"The command starts {ranks} ranks for {len(config.gpus)} GPUs.",
             "Start fewer ranks, or give --gpus.",
         )
+    model_config = None if hidden_size is None else {"hidden_size": hidden_size}
+    decided, base = with_base(options, model_config, config.device, ranks)
     return replace(
         config,
-        workload=replace(workload, global_batch=global_batch(_asked(config, options), ranks, config.device)),
+        workload=replace(workload, global_batch=global_batch(decided.global_batch, ranks, config.device)),
         gpus=config.gpus[:ranks],
         threads_per_rank=max(1, config.threads_per_rank * before // ranks),
+        base=base,
     )
-
-
-def _asked(config: RunConfig, options: Options) -> int | None:
-    """The global batch the person asked for: by option, else by their own ds_config."""
-    return config.workload.global_batch if config.base is not None else options.global_batch
 
 
 def refuse_change(config: RunConfig, workload: Workload) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from offtune import hardware, installed
 from offtune.budgets import budget_bytes, headroom_bytes, host_limit_bytes
@@ -112,7 +112,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
     world_size = nodes.world_size if nodes else ranks_here
     budget = budget_bytes(options.budget, machine, gpus)
     model = None if options.command is not None else resolve_model(options.model or default_preset(device))
-    options, base = _with_base(options, model, device, world_size)
+    options, base = with_base(options, model.config if model else None, device, world_size)
     return RunConfig(
         workload=_workload(options, model, device, world_size),
         device=device,
@@ -138,17 +138,19 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
     )
 
 
-def _with_base(
-    options: Options, model: Model | None, device: DeviceKind, world_size: int
+def with_base(
+    options: Options, model_config: dict[str, Any] | None, device: DeviceKind, world_size: int
 ) -> tuple[Options, Base | None]:
-    """The options with what the person's ds_config decides, where they leave it open."""
+    """The options with what the person's ds_config decides, where they leave it open.
+
+    `model_config` is None as long as only the person's script knows the model.
+    """
     if options.base is None:
         return options, None
     if options.global_batch is not None:
         _positive(options.global_batch, "--global-batch")
     wishes = Wishes(
-        device=device, world_size=world_size, optimizers=OPTIMIZERS,
-        model_config=model.config if model else {},
+        device=device, world_size=world_size, optimizers=OPTIMIZERS, model_config=model_config,
         default_batch=_SAMPLES_PER_RANK[device] * world_size, precision=options.precision,
         optimizer=options.optimizer, global_batch=options.global_batch, nvme_path=options.nvme_path,
     )  # fmt: skip

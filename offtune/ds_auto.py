@@ -8,11 +8,13 @@ the workload decides; a script's own TrainingArguments, which offtune does not k
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from offtune.ds_change import Draft, KeyPath, shown
+from offtune.ds_change import Base, Draft, KeyPath, shown
 from offtune.ds_keys import STRICT_BLOCKS
+from offtune.trial import DsConfig
 
 # Defaults of TrainingArguments (transformers 5.24) for the keys the Trainer fills, and their arguments.
 _TRAINER: dict[KeyPath, tuple[Any, str]] = {
@@ -26,6 +28,11 @@ _TRAINER: dict[KeyPath, tuple[Any, str]] = {
 }
 # Known to the person's run only. Large, so that a decay over so many steps leaves a trial's rate as it is.
 _UNKNOWN_TOTAL_STEPS = 1_000_000
+# Compared by the Trainer with its own count of steps, which rounds by micro-batch and accumulation.
+_BY_BATCH: tuple[KeyPath, ...] = (
+    ("scheduler", "params", "total_num_steps"),
+    ("scheduler", "params", "warmup_num_steps"),
+)
 _PLUGIN: dict[KeyPath, Any] = {
     ("zero_optimization", "stage"): 2,
     ("zero_optimization", "offload_optimizer", "device"): "none",
@@ -36,6 +43,8 @@ _HIDDEN_NAMES = ("hidden_size", "n_embd", "d_model", "n_embed", "dim")
 # Here "auto" is DeepSpeed's own word.
 _MEANT = ("select_strategy", "select_interval", "update_interval", "keep_in_fp32_modules", "replace_method")
 _ZERO = "zero_optimization"
+# How every entry about a filled "auto" begins.
+_FILLED = '"auto" is'
 
 
 # From the model's width h; the last two at stage 3 only.
@@ -62,12 +71,16 @@ def uses_auto(draft: Draft) -> bool:
     return next(_autos(draft.content, ()), None) is not None
 
 
-def fill_autos(draft: Draft, model_config: Mapping[str, Any]) -> None:
-    """Put a value in the place of every "auto" left, or leave the key out; each is noted."""
+def fill_autos(draft: Draft, model_config: Mapping[str, Any] | None) -> None:
+    """Put a value in the place of every "auto" left, or leave the key out; each is noted.
+
+    Without a `model_config` sizes that follow from the model are left to DeepSpeed.
+    """
     for path, value in _PLUGIN.items():
         if draft.get(*path) == "auto":
             _fill(draft, path, value, "accelerate's default for its plugin")
-    _hidden(draft, hidden_size(model_config))
+    if model_config is not None:
+        _hidden(draft, hidden_size(model_config))
     for path, (value, argument) in _TRAINER.items():
         if draft.get(*path) == "auto":
             says = (
@@ -81,9 +94,28 @@ def fill_autos(draft: Draft, model_config: Mapping[str, Any]) -> None:
         _leave_out(draft, path)
 
 
+def with_autos(base: Base) -> DsConfig:
+    """The base with "auto" again where a value was filled in for it, for a runtime that knows its own."""
+    draft = Draft(content=copy.deepcopy(base.ds_config))
+    for change in base.changes:
+        if change.kind == "filled" and change.text.startswith(_FILLED):
+            draft.put(tuple(change.path.split(".")), "auto")
+    return draft.content
+
+
+def left_to_runtime(ds_config: DsConfig, base: Base) -> DsConfig:
+    """A trial's ds_config with "auto" again where a Trainer's value depends on the batch sizes."""
+    filled = {change.path for change in base.changes if change.text.startswith(_FILLED)}
+    draft = Draft(content=copy.deepcopy(ds_config))
+    for path in _BY_BATCH:
+        if ".".join(path) in filled and draft.get(*path) is not None:
+            draft.put(path, "auto")
+    return draft.content
+
+
 def _fill(draft: Draft, path: KeyPath, value: Any, why: str) -> None:
     draft.put(path, value)
-    draft.note("filled", path, f'"auto" is {shown(value)}: {why}.')
+    draft.note("filled", path, f"{_FILLED} {shown(value)}: {why}.")
 
 
 def _hidden(draft: Draft, hidden: int | None) -> None:

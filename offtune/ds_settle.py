@@ -29,11 +29,14 @@ _16_BIT: tuple[Precision, Precision] = ("bf16", "fp16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the person asked for beside the file; None leaves it to the file, then to `default_batch`."""
+    """What the person asked for beside the file; None leaves it to the file, then to `default_batch`.
+
+    `model_config` is None where only the person's script knows the model.
+    """
 
     device: DeviceKind
     world_size: int
-    model_config: Mapping[str, Any]
+    model_config: Mapping[str, Any] | None
     optimizers: tuple[str, ...]
     default_batch: int
     precision: str | None = None

@@ -19,6 +19,7 @@ from typing import Any
 from offtune import host, installed, multinode, op_cache, ops, scratch, toolchain
 from offtune.command_settings import refuse_change, settle
 from offtune.config import Options, RunConfig
+from offtune.ds_auto import with_autos
 from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError, UsageError
 from offtune.launch import ServerGone, WarmServer, child_environment
@@ -94,9 +95,10 @@ def look(
         token=scratch.new_token(),
     )
     given = options is None or options.precision is not None or config.base is not None
-    found = probe(spec, precision_given=given)
+    own = with_autos(config.base) if config.base is not None else {}
+    found = probe(spec, precision_given=given, own=own)
     if options is not None:
-        config = settle(config, options, found.workload)
+        config = settle(config, options, found.workload, found.hidden_size)
     else:
         refuse_change(config, found.workload)
     return config, found.parameter_numels, found.notes

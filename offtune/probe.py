@@ -14,6 +14,7 @@ from typing import Any
 
 from offtune import command_verdict, scratch
 from offtune.command_ranks import CommandRanks
+from offtune.ds_quiet import quiet
 from offtune.errors import OfftuneError
 from offtune.runner import log_tails, run_ranks
 from offtune.trial import DsConfig, Precision, ProbeReport, TrialSpec, Workload, dump, load
@@ -35,18 +36,21 @@ class Found:
 
     workload: Workload
     parameter_numels: tuple[int, ...]
+    hidden_size: int | None
     notes: tuple[str, ...]
 
 
-def probe(spec: TrialSpec, *, precision_given: bool) -> Found:
+def probe(spec: TrialSpec, *, precision_given: bool, own: DsConfig) -> Found:
     """Look at the command of `spec`. Raises OfftuneError with what was seen and what to change.
+
+    `own` is the person's ds_config, "auto" and all, whose other keys the runtime resolves on the way.
 
     A command that fails is looked at a second time, with an optimizer in the ds_config: accelerate's
     `DummyOptim` wants one there, while the Trainer and accelerate refuse one beside a script's own.
     """
-    seen = _look(spec, optimizer=False, precision_given=precision_given)
+    seen = _look(spec, optimizer=False, precision_given=precision_given, own=own)
     if isinstance(seen, str):
-        second = _look(spec, optimizer=True, precision_given=precision_given)
+        second = _look(spec, optimizer=True, precision_given=precision_given, own=own)
         if isinstance(second, str):
             raise OfftuneError(seen, _HINT)
         seen = second
@@ -56,9 +60,12 @@ def probe(spec: TrialSpec, *, precision_given: bool) -> Found:
 _HINT = "Run the command by itself with a small ds_config; when it trains there, offtune can tune it."
 
 
-def _look(spec: TrialSpec, *, optimizer: bool, precision_given: bool) -> list[ProbeReport] | str:
+def _look(
+    spec: TrialSpec, *, optimizer: bool, precision_given: bool, own: DsConfig
+) -> list[ProbeReport] | str:
     """One run of the command: what each rank reported, or why none did."""
     ds_config = probe_config(spec.workload, optimizer=optimizer, precision_given=precision_given)
+    ds_config |= quiet({key: value for key, value in own.items() if key not in _DECIDED}) if own else {}
     spec = replace(
         spec, probe=True, ds_config=ds_config, trial_dir=str(scratch.make_trial_dir(spec.study, -1))
     )
@@ -83,10 +90,12 @@ def probe_config(workload: Workload, *, optimizer: bool, precision_given: bool) 
     Parameters on the host, so that a model too large for a card can be looked at.
     """
     auto = {"enabled": "auto"}
+    # The study's own global batch: a Trainer counts the steps of a whole training by it.
+    accumulation = max(1, workload.global_batch // workload.world_size)
     config: DsConfig = {
-        "train_batch_size": workload.world_size,
+        "train_batch_size": accumulation * workload.world_size,
         "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
+        "gradient_accumulation_steps": accumulation,
         "zero_optimization": {
             "stage": 3, "sub_group_size": _MARK, "offload_param": {"device": "cpu", "pin_memory": False},
         },
@@ -131,7 +140,12 @@ def _found(workload: Workload, reports: Sequence[ProbeReport]) -> Found:
     found = replace(
         workload, command=command, world_size=first.world_size, precision=precision, optimizer=kind
     )
-    return Found(workload=found, parameter_numels=first.parameter_numels, notes=_notes(found, first))
+    return Found(
+        workload=found,
+        parameter_numels=first.parameter_numels,
+        hidden_size=first.hidden_size,
+        notes=_notes(found, first),
+    )
 
 
 def _is_cpu_optimizer(name: str) -> bool:

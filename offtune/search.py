@@ -16,6 +16,7 @@ from offtune import ds_config, hardware, prepare, scratch
 from offtune.config import RunConfig
 from offtune.crew import Alone, Crew
 from offtune.devices import device_names
+from offtune.ds_auto import left_to_runtime
 from offtune.ds_zero import placement_text
 from offtune.errors import Interrupted
 from offtune.lock import is_same_machine
@@ -199,6 +200,12 @@ class Search:
             fingerprint=fingerprint,
         )
 
+    def _given(self, config: DsConfig) -> DsConfig:
+        """What a trial is given of its ds_config; the runtime of a command fills some values itself."""
+        if self.config.workload.command is None or self.config.base is None:
+            return config
+        return left_to_runtime(config, self.config.base)
+
     def _spec(self, run: Run, gpus: tuple[int, ...]) -> TrialSpec:
         swap_dir = None
         shared_dir = self.config.nodes.shared_dir if self.config.nodes else None
@@ -208,7 +215,7 @@ class Search:
             **{**prepare.spec_fields(self.config, self.ops), "gpus": gpus},
             study=self.study.name,
             number=run.number,
-            ds_config=ds_config.build(self._base, run.point, self.facts, swap_dir),
+            ds_config=self._given(ds_config.build(self._base, run.point, self.facts, swap_dir)),
             trial_dir=str(scratch.make_trial_dir(self.study.name, run.number, shared_dir)),
             swap_dir=swap_dir,
             token=scratch.new_token(),

@@ -170,8 +170,8 @@ class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
     `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens
-    this rank fed per optimizer step, where only the rank knows. `losses` are of the measured steps,
-    `warmup_losses` of those before, in nats; None: not finite or not known.
+    fed per optimizer step. `losses` are of the measured steps, `warmup_losses` of those before, in nats; None:
+    not finite or not known.
     """
 
     rank: int
@@ -199,8 +199,8 @@ class RankReport:
 class ProbeReport:
     """What `deepspeed.initialize` was about to be given by one rank of a command.
 
-    `ds_config` is as it arrived, "auto" already replaced where the runtime does that; `optimizer` is the
-    class of an optimizer object, "" where there is none; `by_accelerate` says who called.
+    `ds_config` is as it arrived, "auto" replaced where the runtime does that; `optimizer` is a class, "" for
+    none; `by_accelerate` says who called; `hidden_size` is the width of a Hugging Face model.
     """
 
     rank: int
@@ -209,6 +209,7 @@ class ProbeReport:
     ds_config: DsConfig | None
     optimizer: str = ""
     by_accelerate: bool = False
+    hidden_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,7 @@ def options(tmp_path: Path, content: dict[str, Any]) -> dict[str, Any]:
     return {"base": str(path), "trials": 3}
 
 
-def test_the_loop_runs_the_file_first_and_puts_it_under_every_point(make_search, tmp_path: Path) -> None:  # noqa: F811
+def test_the_loop_runs_the_file_and_puts_it_under_every_point(make_search, tmp_path: Path) -> None:  # noqa: F811
     mine = {
         "train_batch_size": 8,
         "train_micro_batch_size_per_gpu": 2,
@@ -155,16 +155,16 @@ def test_the_loop_runs_the_file_first_and_puts_it_under_every_point(make_search,
         seen.append(spec.ds_config)
         return imagined(spec)
 
-    search = make_search(runner, **options(tmp_path, mine))
+    search = make_search(runner, **{**options(tmp_path, mine), "trials": 7})
     search.study.enqueue_as_is("your file")
-    first = next(p for p in iter(search.study.ask, None) if p.label == "your file")
-    built = ds_config.build(search.config.base.ds_config, first.point, search.facts, None)
-    search._train(*search._claim(search._run(first, built, "f"), ()))
-    search._next()
-    assert seen[0]["zero_optimization"]["stage3_max_live_parameters"] == 12345
-    assert seen[0]["train_micro_batch_size_per_gpu"] == 2
+    search.run()
+    [own] = [run for run in search.store.runs("s") if run.label == "your file"]
+    assert (own.point, own.origin, own.status) == ({}, "baseline", Status.OK)
+    assert own.ds_config["zero_optimization"]["stage3_max_live_parameters"] == 12345
+    assert own.ds_config["train_micro_batch_size_per_gpu"] == 2
+    assert own.ds_config in seen
     assert all(config["scheduler"] == {"type": "x"} for config in seen)
-    assert len(seen) == 2
+    assert len(seen) == 7
 
 
 def test_the_file_decides_what_the_options_leave_open(tmp_path: Path) -> None:

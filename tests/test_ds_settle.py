@@ -10,6 +10,7 @@ import pytest
 from space_samples import facts
 
 from offtune import ds_config
+from offtune.ds_auto import with_autos
 from offtune.ds_change import BaseRefused, Change
 from offtune.ds_settle import Settled, Wishes, settle_file
 from offtune.export import portable
@@ -119,6 +120,16 @@ print(json.dumps(config.config))
     assert ours == theirs
 
 
+def test_for_a_runtime_that_knows_its_own_values_auto_can_be_had_back() -> None:
+    found = settled("trainer.json")
+    again = with_autos(found.base)
+    assert again["optimizer"]["params"]["betas"] == "auto"
+    assert again["optimizer"]["params"]["lr"] == 3e-4
+    assert again["scheduler"]["params"]["total_num_steps"] == "auto"
+    assert found.base.ds_config["gradient_clipping"] == 1.0
+    assert again["gradient_clipping"] == "auto"
+
+
 def test_below_stage_3_the_stage_3_sizes_are_left_to_deepspeed(settle) -> None:
     zero = {"stage": 2, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
     found = settle({"zero_optimization": zero, "train_batch_size": "auto"})
@@ -132,6 +143,12 @@ def test_the_hidden_size_is_found_under_other_names_and_missed_with_its_line(set
     assert gpt2.base.ds_config["zero_optimization"]["reduce_bucket_size"] == 768**2
     with pytest.raises(BaseRefused, match=r"line 3: zero_optimization.reduce_bucket_size: .*hidden_size"):
         settle(config, model_config={"model_type": "x"})
+
+
+def test_as_long_as_only_the_script_knows_the_model_its_sizes_are_left_to_deepspeed(settle) -> None:
+    found = settle({"zero_optimization": {"reduce_bucket_size": "auto"}}, model_config=None)
+    assert found.base.ds_config["zero_optimization"] == {}
+    assert about(found, "zero_optimization.reduce_bucket_size")[0].kind == "filled"
 
 
 def test_zenflows_own_auto_is_left_alone(settle) -> None:

@@ -117,3 +117,15 @@ def test_an_optimizer_deepspeed_does_not_offload_narrows_the_space_and_is_named(
     document = tuned(done)
     assert any("torch.optim.adamw.AdamW" in note for note in document["notes"]), document["notes"]
     assert not any("opt=cpu" in trial["point"]["placement"] for trial in document["trials"])
+
+
+def test_a_trainers_file_with_auto_is_filled_by_its_own_arguments_and_model(offtune, tmp_path):
+    base = ROOT / "tests" / "data" / "ds_configs" / "trainer.json"
+    own = ("--learning_rate", "3e-4", "--weight_decay", "0.02")
+    search = ("search", *QUICK, "--trials", "2", "--global-batch", "8", "--base", str(base))
+    document = tuned(offtune(*search, "--", sys.executable, *HF, *own))
+    assert document["trials"][0]["label"] == "your file"
+    best = document["best"]["ds_config"]
+    assert best["optimizer"]["params"]["weight_decay"] == 0.02
+    assert best["zero_optimization"]["reduce_bucket_size"] == 128 * 128
+    assert best["scheduler"]["params"]["total_num_steps"] == 192

@@ -50,8 +50,8 @@ def _walk(ours: Any, theirs: Any, where: str) -> Iterator[str]:
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key, value in ours.items():
             yield from _walk(value, theirs.get(key, _ABSENT), f"{where}.{key}" if where else key)
-    elif ours == {"enabled": False} and theirs is _ABSENT:
-        return
+    elif ours == "auto" or (ours == {"enabled": False} and theirs is _ABSENT):
+        return  # left to the runtime, or off either way
     elif ours != theirs:
         found = "missing" if theirs is _ABSENT else json.dumps(theirs, default=str)
         yield f"{where} {found} (offtune: {json.dumps(ours)})"

@@ -96,6 +96,7 @@ class Hook:
             ds_config=config,
             optimizer=_class_name(kwargs.get("optimizer", args[2] if len(args) > 2 else None)),
             by_accelerate=caller.startswith("accelerate."),
+            hidden_size=_hidden_size(model),
         )
         draft = Path(self.spec.trial_dir) / f"probe{found.rank}.tmp"
         draft.write_text(dump(found))
@@ -252,6 +253,17 @@ def _rank() -> int:
 
 def _world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _hidden_size(model: Any) -> int | None:
+    """As the Trainer looks for it (trainer_config_finalize in transformers, 5.24); None for other models."""
+    config = getattr(model, "config", None)
+    for place in (config, getattr(config, "text_config", None)):
+        if isinstance(size := getattr(place, "hidden_size", None), int):
+            return size
+        if sizes := getattr(place, "hidden_sizes", None):
+            return int(max(sizes))
+    return None
 
 
 def _numels(model: Any) -> tuple[int, ...]:

@@ -170,8 +170,7 @@ class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
     `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens
-    fed per optimizer step. `losses` are of the measured steps, `warmup_losses` of those before, in nats; None:
-    not finite or not known.
+    fed per optimizer step. `losses` are of the measured steps, `warmup_losses` of those before, in nats.
     """
 
     rank: int

@@ -73,7 +73,7 @@ def measurement_rows(study: str, number: int, result: TrialResult) -> list[dict[
     """One row a scalar figure of the result; what could not be measured has no row."""
     return [
         {"study": study, "number": number, "key": key, "value": float(value), "unit": unit_of(key)}
-        for key, value in _flat(as_dict(result))
+        for key, value in _figures(result)
         if isinstance(value, int | float) and math.isfinite(value)
     ]
 
@@ -88,7 +88,7 @@ def series_rows(study: str, number: int, result: TrialResult) -> list[dict[str, 
             "points": json.dumps(thin(points)),
             "unit": unit_of(key),
         }
-        for key, points in _flat(as_dict(result))
+        for key, points in _figures(result)
         if key in _SERIES and points
     ]
 
@@ -116,6 +116,13 @@ def thin(points: Sequence[Any]) -> list[Any]:
 def unit_of(key: str) -> str:
     """The unit a field name carries: 'used_device_bytes' is in 'B'."""
     return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), "1")
+
+
+def _figures(result: TrialResult) -> Iterator[tuple[str, Any]]:
+    """Names and values of a result, but for its analysis: that has names of its own for every phase."""
+    values = as_dict(result)
+    del values["analysis"]
+    return _flat(values)
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from study_samples import result, run, start_python, study_record
 from offtune import rows
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner
+from offtune.phase_analysis import StepAnalysis
 from offtune.store import Store, new_study_name
 from offtune.trial import PhaseTimes, Status, Traffic, TrialResult
 
@@ -326,3 +327,11 @@ def test_a_thousand_runs_are_listed_in_a_moment(store: Store) -> None:
     start = time.perf_counter()
     assert len(store.runs("study-1")) == 1000
     assert time.perf_counter() - start < 5
+
+
+def test_an_analysis_does_not_mix_its_figures_with_those_of_the_trial(store: Store) -> None:
+    analysed = result(step_s=(1.0, 2.0), analysis=StepAnalysis(steps=2, step_s=4.0, phases=()))
+    store.add_run(run(0, result=analysed))
+    [steps] = [row for row in rows.series_rows("study-1", 0, analysed) if row["key"] == "step_s"]
+    assert json.loads(steps["points"]) == [1.0, 2.0]
+    assert not any(row["key"] == "step_s" for row in rows.measurement_rows("study-1", 0, analysed))

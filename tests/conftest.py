@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from postgres_server import postgres, postgres_server
 
-from offtune import hardware, installed, scratch
+from offtune import hardware, installed, ops, scratch
 from offtune.models import PRESETS
 from offtune.trial import TrialSpec, Workload
 
@@ -72,6 +72,14 @@ def fake_launch() -> Callable[..., Any]:
 
     program = (sys.executable, str(Path(__file__).parent / "fake_rank.py"))
     return lambda spec, spec_path: ColdRanks(spec, spec_path, program)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ops_are_built(request: pytest.FixtureRequest) -> None:
+    """Compile DeepSpeed's ops before the first test where any of them trains: minutes that no test waits for."""
+    if any(item.get_closest_marker("train") for item in request.session.items):
+        names = ops.needed_ops("cpu", "adamw", ("zero2", "zero3 opt=nvme"), nvme=True)
+        ops.prepare(names, "cpu", print)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

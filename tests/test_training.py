@@ -167,7 +167,7 @@ def test_activation_checkpointing_saves_memory(runner, make_trial):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_gpt2_and_both_precisions_train_cold(make_trial, precision):  # its head is tied, at stage 3
+def test_a_gpt2_with_its_tied_head_trains_cold_in_both_precisions(make_trial, precision):
     config = {
         "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512, "n_positions": 128,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,

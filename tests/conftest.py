@@ -76,7 +76,7 @@ def fake_launch() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _ops_are_built(request: pytest.FixtureRequest) -> None:
-    """Compile DeepSpeed's ops before the first test where any of them trains: minutes that no test waits for."""
+    """Compile DeepSpeed's ops first where any test trains: that takes minutes, which no test waits for."""
     if any(item.get_closest_marker("train") for item in request.session.items):
         names = ops.needed_ops("cpu", "adamw", ("zero2", "zero3 opt=nvme"), nvme=True)
         ops.prepare(names, "cpu", print)

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "offtune"
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("words", ("errors", "units", "trial")),
     ("machine", ("check", "host", "ha*", "hub", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
+    ("shapes", ("activations", "decoder*", "model_*")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),

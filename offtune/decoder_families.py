@@ -59,6 +59,7 @@ _GPT2_NAMES = {
 }
 _NEO_NAMES = {"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", **_ACTIVATION}
 _EXPERT_NAMES = {"num_experts": "num_local_experts"}
+_NO_SHARED = {"shared_expert_intermediate_size": "unused"}
 # Older architectures have a key head for every query head, whatever a file says.
 _UNGROUPED = {"grouped": False}
 _NO_BIAS = {"qkv_bias": False, "out_bias": False}
@@ -174,7 +175,7 @@ FAMILIES: dict[str, Family] = {
             "num_experts_per_tok": 2,
         },
         fixed=_RMS | _NO_BIAS,
-        other_names=_EXPERT_NAMES,
+        other_names={**_EXPERT_NAMES, **_NO_SHARED, "moe_intermediate_size": "unused"},
     ),
     "qwen2_moe": Family(
         defaults={
@@ -208,7 +209,7 @@ FAMILIES: dict[str, Family] = {
             "moe_intermediate_size": 768,
         },
         fixed={**_RMS, "head_norms": True},
-        other_names=_EXPERT_NAMES,
+        other_names={**_EXPERT_NAMES, **_NO_SHARED},
     ),
 }
 

@@ -17,6 +17,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("shapes", ("activations", "decoder*", "model_*")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
+    ("models of cost", ("memory_*",)),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
     ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),

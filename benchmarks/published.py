@@ -24,6 +24,7 @@ RUNS = DATA / "published_runs.csv"
 _MACHINES = {
     "polaris": "a100-40gb",
     "jlse": "h100-80gb",
+    "h200": "h200",
     "cxl": str(DATA / "machines" / "cxl.yaml"),
     "mpt-a100-40gb": "a100-40gb",
     "mpt-a100-80gb": "a100-80gb",
@@ -77,7 +78,7 @@ def rows() -> list[dict[str, str]]:
 
 def excluded(row: dict[str, str]) -> str | None:
     """Why a row is not predicted, None where it is."""
-    if row["system"] not in ("DeepSpeed", "FSDP", "Megatron"):
+    if row["system"] not in ("DeepSpeed", "DeepSpeed HF", "FSDP", "Megatron"):
         return "an optimizer that DeepSpeed does not have"
     if row["memory_tier"]:
         return "states partly in CXL memory, a tier no profile describes"
@@ -106,7 +107,6 @@ def case_of(row: dict[str, str]) -> Case:
     shape = _shape(*(int(row[key]) for key in ("params", "layers", "hidden", "heads")))
     ds_config = _ds_config(row)
     facts = _facts(row, shape)
-    megatron = row["system"] != "FSDP"
     nodes = int(row["nodes"])
     work = step_work(
         ds_config,
@@ -114,7 +114,7 @@ def case_of(row: dict[str, str]) -> Case:
         shape,
         ranks_per_node=int(row["gpus"]) // nodes,
         cores_bound=row["cores_bound"] != "no",
-        attention="eager" if megatron else "flash",
+        attention="flash" if row["system"] in ("FSDP", "DeepSpeed HF") else "eager",
     )
     if row["gradient_copy"] == "overlapped":
         work = replace(work, gradient_copy="overlapped")

@@ -18,8 +18,17 @@ from offtune.errors import UsageError
 from offtune.trial import DeviceKind, Precision
 
 _SUFFIXES = (".yaml", ".yml")
-_FILE_KEYS = ("about", "like", "device", "gpus_per_node", "collectives_over_link", "numbers", "matrix_flops_per_s")
-_TEXT_KEYS = ("about", "like", "device")
+_FILE_KEYS = (
+    "about",
+    "like",
+    "device",
+    "gpus_per_node",
+    "collectives_over_link",
+    "numbers",
+    "matrix_flops_per_s",
+)
+# How the source of a number begins that is not the machine's own.
+_BORROWED = ("assumed", "as ")
 _EXAMPLE = "Write it as {value: 2.5e+10, source: where it comes from}; see a packaged profile."
 
 
@@ -28,12 +37,13 @@ class HardwareProfile:
     """One kind of node. Rates are what a training loop reaches, not what a data sheet promises.
 
     `matrix_flops_per_s` is the peak by precision and `matrix_efficiency` the share of it that long matrix
-    products reach, `attention_efficiency` that of attention kernels without scores. `layer_launch_s` is host time to issue one layer's forward
-    under ZeRO-3. Link rates are per GPU and direction, pinned unless named pageable; `shared_link_bytes_per_s`
-    is what all GPUs of a node have together, infinite where each has its own. `collective_bytes_per_s` is the
-    bus rate of one rank inside a node, `fabric_bytes_per_s` a node's to the others. `adam_elements_per_s` is
-    the node's, all cores, ranks bound to their own. `host_copy_bytes_per_s` is one rank writing to memory.
-    NVMe rates are the node's, inside the swapper's loop. Zero means "not there"; `sources` says whence.
+    products reach, `attention_efficiency` that of attention kernels which keep no scores. `layer_launch_s` is
+    host time to issue one layer's forward under ZeRO-3. Link rates are per GPU and direction, pinned unless
+    named pageable; `duplex_share` is what both directions reach together of what each does alone;
+    `shared_link_bytes_per_s` is what all GPUs of a node have per direction, infinite where nothing is shared.
+    `collective_bytes_per_s` is the bus rate of one rank inside a node, `fabric_bytes_per_s` a node's to the
+    others. `adam_elements_per_s` is the node's, all cores, ranks bound to their own. `host_copy_bytes_per_s`
+    is one rank writing to memory. NVMe rates are the node's. Zero means "not there"; `sources` says whence.
     """
 
     name: str
@@ -63,6 +73,10 @@ class HardwareProfile:
     nvme_read_bytes_per_s: float
     nvme_write_bytes_per_s: float
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def is_own(self, number: str) -> bool:
+        """Whether `number` was found for this machine, neither assumed nor taken over from another."""
+        return not self.sources.get(number, "").startswith(_BORROWED)
 
 
 NUMBERS = tuple(
@@ -115,8 +129,16 @@ def _document(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     base = _document(base_path, (*above, path))
     merged = {**base, **content}
     for key in ("numbers", "matrix_flops_per_s"):
-        merged[key] = {**base.get(key, {}), **content.get(key, {})}
+        taken = {name: _of_another(entry, base_path.stem) for name, entry in base.get(key, {}).items()}
+        merged[key] = {**taken, **content.get(key, {})}
     return merged
+
+
+def _of_another(entry: object, name: str) -> object:
+    """A number taken over: its source says from which machine it is, the first one if there are several."""
+    if not isinstance(entry, dict) or str(entry.get("source", "")).startswith(_BORROWED):
+        return entry
+    return {**entry, "source": f"as {name}: {entry.get('source', '')}"}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from offtune.ds_layout import FP32_BYTES, Layout, layout
 from offtune.model_shape import Attention, ModelShape
@@ -32,6 +32,7 @@ _HOOKS = 2
 # Master weight, first and second moment and gradient, fp32; the gradient is not written back.
 _STATE_BYTES_READ = 4 * FP32_BYTES
 _STATE_BYTES_WRITTEN = 3 * FP32_BYTES
+_Volumes = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,10 @@ class StepWork:
     last micro-step of a window, `update_` by the optimizer step. Bytes of collectives are what is gathered or
     reduced in all; a rank's share is the time model's affair.
 
-    `attention_flops` are those of one forward in kernels that keep no scores; others count among the forward's
-    and keep `score_bytes`. `state_bytes` is the width of the model times tokens and layers: what element-wise
-    work crosses again and again. `calls` are hooks, buckets and tiles, which cost host time whatever their size.
+    `attention_flops` are those of one forward in kernels that keep no scores; others count among the
+    forward's and keep `score_bytes`. `state_bytes` is the width of the model times tokens and layers: what
+    element-wise work crosses again and again. `calls` are hooks, buckets and tiles, which cost host time
+    whatever their size.
     """
 
     ranks: int
@@ -89,7 +91,7 @@ class StepWork:
 
 
 def gradient_copy_of(version: str) -> GradientCopy:
-    """How that DeepSpeed release copies stage-3 gradients to the host; an unreadable version is the newest."""
+    """How that DeepSpeed release copies stage-3 gradients to the host; one that cannot be read is new."""
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if found is None:
         return "overlapped"
@@ -154,11 +156,11 @@ class _Moved:
         self.on_nvme = plan.stage == 3 and plan.optimizer_device == "nvme"
         self.on_host = plan.stage > 0 and plan.optimizer_device != "none"
 
-    def volumes(self) -> dict[str, float | bool]:
+    def volumes(self) -> _Volumes:
         """Every StepWork field that the layout decides."""
         cpu = self._cpu_numel()
         pinned = bool(self.plan.optimizer["pin_memory"]) and self.on_host
-        found: dict[str, float | bool] = {
+        found: _Volumes = {
             "cpu_numel": cpu,
             "device_numel": (self.own if self.plan.stage else self.whole) - cpu,
             "pinned": pinned,
@@ -175,7 +177,7 @@ class _Moved:
             return float(sum(self.plan.sub_groups[self.plan.resident_sub_groups :]))
         return float(self.own)
 
-    def _collectives(self) -> dict[str, float | bool]:
+    def _collectives(self) -> _Volumes:
         size = float(self.element * self.whole)
         if self.plan.facts.workload.world_size == 1:
             return {}
@@ -207,7 +209,7 @@ class _Moved:
         reuse = float(self.plan.zero["stage3_max_reuse_distance"])
         return self._sharded_share() * max(0.0, 1.0 - reuse / 2 / max(1, self.whole))
 
-    def _stage_3(self, cpu: float) -> dict[str, float | bool]:
+    def _stage_3(self, cpu: float) -> _Volumes:
         """Every micro-step copies its gradient to the host and back, whatever the ratio (partition_grads)."""
         if not self.on_host:
             return {}
@@ -220,11 +222,11 @@ class _Moved:
             "update_h2d_bytes": self.element * cpu if self.plan.param_device == "none" else 0.0,
         }
 
-    def _below_3(self, cpu: float) -> dict[str, float | bool]:
-        """stage_1_and_2.py: fp32 gradients from the last backward, the 16-bit copy back from pinned memory."""
+    def _below_3(self, cpu: float) -> _Volumes:
+        """stage_1_and_2.py: fp32 gradients from the last backward, 16-bit parameters back, both pinned."""
         if not self.on_host:
             return {}
-        found: dict[str, float | bool] = {
+        found: _Volumes = {
             "last_numel": cpu,
             "update_h2d_bytes": self.element * cpu,
             "update_h2d_pinned": True,
@@ -235,7 +237,7 @@ class _Moved:
             found |= {"micro_d2h_bytes": trip, "micro_h2d_bytes": trip, "micro_copies_block": True}
         return found
 
-    def _nvme(self, cpu: float) -> dict[str, float | bool]:
+    def _nvme(self, cpu: float) -> _Volumes:
         optimizer = self.plan.optimizer
         return {
             "last_nvme_write_bytes": FP32_BYTES * cpu,
@@ -244,12 +246,12 @@ class _Moved:
             "nvme_overlapped": bool(optimizer["pipeline_read"]) or bool(optimizer["pipeline_write"]),
         }
 
-    def _parameters(self) -> dict[str, float | bool]:
+    def _parameters(self) -> _Volumes:
         """Parameters that live on the host or on NVMe are brought for the forward and for the backward."""
         if self.plan.stage != 3 or self.plan.param_device == "none":
             return {}
         size = float(self.element * self.own)
-        found: dict[str, float | bool] = {
+        found: _Volumes = {
             "forward_h2d_bytes": size * self._sharded_share(),
             "backward_h2d_bytes": size * self._released_share(),
         }
@@ -262,8 +264,8 @@ class _Moved:
             }
         return found
 
-    def _calls(self) -> dict[str, float | bool]:
-        """Buckets, hooks that fetch and release each parameter, copies of each gradient that the host waits for."""
+    def _calls(self) -> _Volumes:
+        """Buckets, hooks that fetch and release a parameter, copies of a gradient that the host waits for."""
         plan, count = self.plan, len(self.plan.facts.parameter_numels)
         if not plan.stage:
             return {"micro_calls": 0.0, "update_calls": 1.0}

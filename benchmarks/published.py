@@ -82,8 +82,6 @@ def excluded(row: dict[str, str]) -> str | None:
         return "an optimizer that DeepSpeed does not have"
     if row["memory_tier"]:
         return "states partly in CXL memory, a tier no profile describes"
-    if row["tensor_parallel"] != "1":
-        return "tensor parallel: not DeepSpeed's doing"
     return None
 
 
@@ -104,6 +102,7 @@ def _shape(params: int, layers: int, hidden: int, heads: int) -> ModelShape:
 
 
 def case_of(row: dict[str, str]) -> Case:
+    split = int(row["tensor_parallel"])
     shape = _shape(*(int(row[key]) for key in ("params", "layers", "hidden", "heads")))
     ds_config = _ds_config(row)
     facts = _facts(row, shape)
@@ -118,6 +117,8 @@ def case_of(row: dict[str, str]) -> Case:
     )
     if row["gradient_copy"] == "overlapped":
         work = replace(work, gradient_copy="overlapped")
+    if split > 1:
+        work = _tensor_parallel(work, split, int(row["gpus"]))
     log = row["system"] == "DeepSpeed"
     return Case(
         row=row,
@@ -132,6 +133,32 @@ def case_of(row: dict[str, str]) -> Case:
         },
         harness_s=HARNESS_STEP_S + HARNESS_MICRO_STEP_S * work.micro_steps if log else 0.0,
     )
+
+
+_SPLIT_FIELDS = (
+    "forward_flops",
+    "recompute_flops",
+    "backward_flops",
+    "attention_flops",
+    "score_bytes",
+    "cpu_numel",
+    "last_numel",
+    "micro_d2h_bytes",
+    "micro_h2d_bytes",
+    "update_h2d_bytes",
+)
+
+
+def _tensor_parallel(work: StepWork, split: int, gpus: int) -> StepWork:
+    """Work of one of `split` parts of every layer, as Megatron cuts them; `work` is that of the whole model.
+
+    Each layer is reduced over the parts twice in a forward and twice in a backward, and twice more with
+    recomputation; an all-reduce is a reduce-scatter and an all-gather.
+    """
+    reduced = 2.0 * 2.0 * work.state_bytes
+    parts = {name: getattr(work, name) / split for name in _SPLIT_FIELDS}
+    gathered = {"forward_gather_bytes": reduced, "backward_gather_bytes": 2 * reduced}
+    return replace(work, ranks=gpus, ranks_per_node=gpus, **parts, **gathered)
 
 
 def _ds_config(row: dict[str, str]) -> DsConfig:
@@ -158,7 +185,7 @@ def _ds_config(row: dict[str, str]) -> DsConfig:
 
 
 def _facts(row: dict[str, str], shape: ModelShape) -> Facts:
-    ranks = int(row["gpus"])
+    ranks = int(row["gpus"]) // int(row["tensor_parallel"])
     workload = Workload(
         model_name="published",
         model_config={},

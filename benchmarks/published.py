@@ -34,8 +34,8 @@ _MACHINES = {
 _VOCAB = 32000
 # Buckets and limits that every DeepSpeed log here states.
 _BUCKET, _LIMIT, _PREFETCH = 500_000_000, 1_000_000_000, 50_000_000
-# The logs' own loop around DeepSpeed (data, timers, printing): iteration less phases of runs C1 to C4 and of two
-# logs with 16 micro-steps.
+# The logs' own loop around DeepSpeed (data, timers, printing): iteration less phases of runs C1 to C4 and of
+# two logs with 16 micro-steps.
 HARNESS_STEP_S, HARNESS_MICRO_STEP_S = 0.13, 0.25
 
 
@@ -60,7 +60,8 @@ class Case:
         split = f" tp {row['tensor_parallel']}" if row["tensor_parallel"] != "1" else ""
         size = float(row["params"]) / 1e9
         return (
-            f"{row['machine']} {size:.1f}B x{row['gpus']}{split} micro {row['micro_batch']}x{row['micro_steps']} "
+            f"{row['machine']} {size:.1f}B x{row['gpus']}{split} "
+            f"micro {row['micro_batch']}x{row['micro_steps']} "
             f"{row['optimizer_device']} r {row['ratio'] or '-'} sg {row['sub_group_size'] or '-'}"
             f" {row['deepspeed']}{copy}"
         )

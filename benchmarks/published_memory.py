@@ -1,7 +1,7 @@
 """Memory of published runs, as accuracy.py asks for it.
 
-Covered: rows of data/published_runs.csv that DeepSpeed under Megatron did, which state allocator peaks and the
-host memory of a node. Their models are worked out from the stated parameter counts.
+Covered: rows of data/published_runs.csv that DeepSpeed under Megatron did, which state allocator peaks and
+the host memory of a node. Their models are worked out from the stated parameter counts.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ def predicted_bytes(case: Any) -> dict[str, float]:
         "alloc_backward_bytes": peaks["backward"],
         "host_bytes": memory.resting_host_bytes,
     }
+
+
+def predict_config(ds_config: Any, facts: Any, shape: ModelShape) -> MemoryPrediction:
+    """Any ds_config of ours, as prediction_speed.py times it."""
+    return predict_memory(ds_config, facts, shape)
 
 
 def prediction_of(row: dict[str, str], ds_config: Any, facts: Any) -> MemoryPrediction:

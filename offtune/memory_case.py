@@ -13,7 +13,7 @@ from typing import Literal
 from offtune.activations import HUGGING_FACE, Stack
 from offtune.ds_keys import block, parse_version
 from offtune.ds_layout import Layout, layout
-from offtune.model_shape import ModelShape
+from offtune.model_shape import ModelShape, seq_len_of
 from offtune.trial import DsConfig, Facts
 
 Place = Literal["device", "host", "nvme"]
@@ -168,7 +168,7 @@ class Case:
 
     @cached_property
     def seq_len(self) -> int:
-        return self.facts.workload.seq_len
+        return seq_len_of(self.facts.workload)
 
     @cached_property
     def version(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from offtune import memory_process, memory_work, memory_zero3, memory_zero12
 from offtune.activations import HUGGING_FACE, Stack
-from offtune.memory_case import MOMENTS, PHASE_OF, Block, Case, Moment, case_of
+from offtune.memory_case import MOMENTS, PHASE_OF, UPDATE, Block, Case, Moment, case_of
 from offtune.model_shape import ModelShape
 from offtune.trial import DsConfig, Facts
 
@@ -60,11 +60,12 @@ def predict_memory(
 def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
     device = [block for block in blocks if block.place == "device"]
     totals = {moment: memory_process.total(device, moment) for moment in MOMENTS}
-    peak = max(MOMENTS, key=lambda moment: totals[moment])
-    resting = totals["update"] - sum(b.size for b in device if b.moments == frozenset({"update"}))
-    fragmented = memory_process.fragmentation(case, device, peak)
+    # The pool that torch reserves grows to the worst moment, gaps included.
+    gaps = {moment: memory_process.fragmentation(case, device, moment) for moment in MOMENTS}
+    peak = max(MOMENTS, key=lambda moment: totals[moment] + gaps[moment])
+    resting = totals["update"] - sum(b.size for b in device if b.moments == UPDATE)
     outside = memory_process.outside_allocator(case)
-    components = _components([*device, *outside], peak) | {"fragmentation": fragmented}
+    components = _components([*device, *outside], peak) | {"fragmentation": gaps[peak]}
     host = _host_components(case, blocks)
     return MemoryPrediction(
         device=components,
@@ -72,7 +73,7 @@ def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
         nvme=_components([b for b in blocks if b.place == "nvme"], "update", case.ranks_per_node),
         peak_by_phase=_by_phase(totals),
         used_device_bytes=sum(components.values()),
-        allocated_bytes=totals[peak],
+        allocated_bytes=max(totals.values()),
         resting_bytes=resting,
         used_host_bytes=sum(host.values()),
         resting_host_bytes=sum(host.values()) - host.get("overflow check", 0),

@@ -14,7 +14,9 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from offtune.decoder import Decoder, is_known, read_decoder
+from offtune.errors import UsageError
 from offtune.model_layers import Layers, Shapes, layers_of
+from offtune.trial import Workload
 
 # flash: no scores are kept (PyTorch's SDPA kernels, FlashAttention); eager: scores and weights are tensors.
 Attention = Literal["flash", "eager"]
@@ -152,3 +154,13 @@ def _guessed_shape(config: Mapping[str, Any], numels: tuple[int, ...]) -> ModelS
         head_numel=decoder.vocab * decoder.hidden,
         exact=False,
     )
+
+
+def seq_len_of(workload: Workload) -> int:
+    """Tokens per sample. Raises UsageError for a person's own command, whose batches are its own affair."""
+    if workload.seq_len is None:
+        raise UsageError(
+            "Nothing can be predicted for a command: how long its samples are is not known.",
+            "Predictions need a model and a length: --model and --seq-len.",
+        )
+    return workload.seq_len

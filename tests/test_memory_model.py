@@ -86,7 +86,7 @@ def test_checkpointing_frees_activations_but_not_the_loss():
                    for c in (False, True))  # fmt: skip
     assert freed.used_device_bytes < 0.6 * kept.used_device_bytes
     # 8 x 1024 tokens x 32000 words, three fp32 tensors.
-    assert freed.device["logits and loss"] >= 8 * 1024 * 32000 * 12
+    assert freed.peak_by_phase["backward"] >= 8 * 1024 * 32000 * 12
 
 
 def test_a_bucket_is_as_large_as_it_says_on_a_gpu_and_as_what_is_written_on_the_cpu_accelerator():
@@ -147,8 +147,10 @@ def test_every_prediction_adds_up(case):
 
 @settings(max_examples=100, deadline=None)
 @given(case=cases())
-def test_more_never_needs_less(case):
+def test_more_never_needs_less_of_a_gpu(case):
+    # On the CPU accelerator it may: logits that outgrow the heap are mapped, and then given back.
     facts, point = case
+    facts = replace(facts, device="cuda")
     base = predict(facts, **point)
     longer = replace(facts, workload=replace(facts.workload, seq_len=2 * facts.workload.seq_len))
     assert predict(longer, **point).used_device_bytes >= base.used_device_bytes

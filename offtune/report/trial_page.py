@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 import statistics
 
+from offtune.bounds import bound, peaks_of
 from offtune.knobs import format_value
+from offtune.phase_analysis import StepAnalysis
 from offtune.records import Run, StudyRecord
+from offtune.report.bounds_page import bounds_blocks
 from offtune.report.gain import relative_spread
+from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
+from offtune.report.phase_table import phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
 from offtune.trial import PhaseTimes, Status, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
@@ -29,6 +34,7 @@ def trial_page(study: StudyRecord, run: Run) -> Page:
     blocks += [Heading(text="Settings"), Facts(rows=_point_facts(run))]
     if run.result is not None:
         blocks += _measured(run.result, study.device)
+        blocks += _by_phase(study, run, run.result.analysis)
     blocks += [Heading(text="ds_config"), Verbatim(text=_config_text(run))]
     if run.result is not None and run.result.log_tail.strip():
         blocks += [Heading(text="End of its log"), Verbatim(text=run.result.log_tail.strip())]
@@ -65,6 +71,8 @@ def _exit_text(result: TrialResult) -> str:
 
 
 def _point_facts(run: Run) -> tuple[tuple[str, str], ...]:
+    if not run.point:
+        return (("your file", "as it is"),)
     return tuple((name, format_value(value)) for name, value in run.point.items())
 
 
@@ -76,6 +84,18 @@ def _measured(result: TrialResult, device: str) -> list[Block]:
         Heading(text="Moved"),
         Facts(rows=_traffic_facts(result.traffic)),
         *(Line(text=text, tone="dim") for text in caveats),
+    ]
+
+
+def _by_phase(study: StudyRecord, run: Run, analysis: StepAnalysis | None) -> list[Block]:
+    if analysis is None:
+        return []
+    return [
+        Heading(text="By phase"),
+        phase_table(analysis),
+        *(Line(text=text, tone="dim") for text in reason_sentences(analysis.reasons)),
+        Heading(text="What bounds it"),
+        *bounds_blocks(bound(analysis, peaks_of(study), run.point)),
     ]
 
 

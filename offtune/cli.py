@@ -12,13 +12,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
-from offtune import __version__, cli_report
+from offtune import __version__, cli_export, cli_report
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
@@ -28,10 +27,8 @@ from offtune.errors import (
 )
 
 if TYPE_CHECKING:
-    from offtune.records import Run, StudyRecord
     from offtune.report.page import Page
     from offtune.report.summary import Summary
-    from offtune.verify import Verification
 
 _COMMAND = "offtune.command"
 
@@ -164,6 +161,16 @@ def search(
         int | None,
         typer.Option(help="Ranks: GPUs of this node (default all visible); processes without CUDA (1)."),
     ] = None,
+    hostfile: Annotated[
+        str | None, typer.Option(help="Ranks on several nodes: DeepSpeed's hostfile, 'host slots=8' a line.")
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="Who starts them: pdsh (default), openmpi, mpich, impi, mvapich, slurm; or srun."),
+    ] = None,
+    shared_dir: Annotated[
+        str | None, typer.Option(help="A folder all nodes share, for trials. Default: the current one.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one.")] = None,
     host_budget: Annotated[
         str | None, typer.Option(help="Host memory of all ranks together. Default: 90 % of what is free.")
@@ -186,6 +193,13 @@ def search(
     warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,
     steps: Annotated[int, typer.Option(help="Optimizer steps measured.")] = 5,
     seed: Annotated[int, typer.Option(help="Of weights, data and the sampler.")] = 0,
+    loss_check: Annotated[
+        bool,
+        typer.Option(
+            "--loss-check/--no-loss-check",
+            help="Call a trial diverged when its losses depart from the baseline's.",
+        ),
+    ] = True,
     sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc.")] = "tpe",
     study: Annotated[
         str | None, typer.Option(help="A name for the study; default: study-1, study-2, ...")
@@ -210,9 +224,10 @@ def search(
     options = Options(
         budget=budget, host_budget=host_budget, headroom=headroom, model=model, seq_len=seq_len,
         global_batch=global_batch, precision=precision, optimizer=optimizer,
-        activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
+        activation_checkpointing=activation_checkpointing, gpus=gpus, hostfile=hostfile, launcher=launcher,
+        shared_dir=shared_dir, device=device, nvme_path=nvme_path,
         base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
-        warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler,
+        warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler, loss_check=loss_check,
         command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
@@ -345,64 +360,6 @@ def show(
 
 @app.command()
 @guarded
-def export(
-    study: StudyName = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; stdout when left out.")
-    ] = None,
-    format_name: Annotated[str, typer.Option("--format", help="deepspeed.")] = "deepspeed",
-    budget: Annotated[
-        str | None, typer.Option(help="The best measured trial under another budget of the same study.")
-    ] = None,
-    trial: Annotated[int | None, typer.Option(help="This trial instead of the best.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Train the exported file for a few steps and compare with the record."),
-    ] = False,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: AsJson = False,
-) -> None:
-    """Write the best ds_config of a study, as DeepSpeed takes it.
-
-    Example: offtune export study-1 -o ds_config.json --verify
-    """
-    from offtune.export import base_of, export_text, portable, write_export
-    from offtune.report.document import export_document
-    from offtune.selection import choose
-
-    record, run = choose(storage, study, trial, budget)
-    text = export_text(
-        portable(run.ds_config, record.settings.get("nvme_path"), base_of(record)), format_name
-    )
-    if output is not None:
-        write_export(text, output, force)
-        typer.echo(f"Wrote {output}: trial {run.number} of study {record.name}.", err=True)
-    elif not as_json:
-        typer.echo(text, nl=False)
-    outcome = _verify(record, run, text) if verify else None
-    if as_json:
-        _print_json(export_document(record, run, json.loads(text), outcome))
-    if outcome is not None and not outcome.holds:
-        raise OfftuneError(
-            f"The exported configuration did not hold: {outcome.result.status}. {outcome.result.reason}",
-            "Export another trial (--trial), or search again under today's conditions.",
-        )
-
-
-def _verify(record: StudyRecord, run: Run, text: str) -> Verification:
-    from offtune.report.export_page import verification_page
-    from offtune.report.terminal import draw, make_console
-    from offtune.session import stored_config
-    from offtune.verify import verify
-
-    outcome = verify(stored_config(record), run, json.loads(text), functools.partial(typer.echo, err=True))
-    draw(make_console(stderr=True), verification_page(run, outcome))
-    return outcome
-
-
-@app.command()
-@guarded
 def doctor(
     nvme_path: Annotated[
         str | None, typer.Option(help="The folder for NVMe offload, to be checked too.")
@@ -427,6 +384,7 @@ def doctor(
         raise typer.Exit(EXIT_FAILED)
 
 
+app.command()(guarded(cli_export.export))
 app.command()(guarded(cli_report.report))
 app.command()(guarded(cli_report.dashboard))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from offtune import hardware, installed
 from offtune.budgets import budget_bytes, headroom_bytes, host_limit_bytes
@@ -17,7 +17,8 @@ from offtune.ds_change import Base
 from offtune.ds_settle import Wishes, settle_file
 from offtune.errors import UsageError
 from offtune.hardware import Machine
-from offtune.models import Model, default_preset, resolve_model
+from offtune.models import Model, default_preset, max_positions, resolve_model
+from offtune.multinode import Nodes, resolve_nodes
 from offtune.scratch import swap_folder
 from offtune.trial import DeviceKind, Precision, Workload
 from offtune.units import parse_seconds
@@ -48,6 +49,9 @@ class Options:
     optimizer: str | None = None
     activation_checkpointing: bool = False
     gpus: int | None = None
+    hostfile: str | None = None
+    launcher: str | None = None
+    shared_dir: str | None = None
     device: str | None = None
     nvme_path: str | None = None
     base: str | None = None
@@ -61,14 +65,16 @@ class Options:
     sampler: str = "tpe"
     command: tuple[str, ...] | None = None
     trial_cwd: str = "here"
+    loss_check: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A study's settings, complete. Stored with the study; a resume compares them field by field.
 
-    `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA;
-    `base` is the person's own ds_config, which is under every point.
+    `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA; with
+    `nodes` they are this node's, the others being like it. `base` is the person's own ds_config, which is
+    under every point.
     """
 
     workload: Workload
@@ -89,13 +95,21 @@ class RunConfig:
     sampler: str
     machine: dict[str, str]
     base: Base | None = None
+    nodes: Nodes | None = None
+    loss_check: bool = True
 
 
 def resolve(options: Options, machine: Machine) -> RunConfig:
     """Read and check every option against the machine. Raises UsageError naming the option."""
+    nodes = resolve_nodes(
+        options.hostfile, options.launcher, options.shared_dir, options.gpus, options.command
+    )
+    if nodes is not None:
+        options = replace(options, gpus=nodes.ranks_per_node)
     device = _device(options, machine)
     gpus = _gpus(options, machine, device)
-    world_size = len(gpus) or _positive(1 if options.gpus is None else options.gpus, "--gpus")
+    ranks_here = len(gpus) or _positive(1 if options.gpus is None else options.gpus, "--gpus")
+    world_size = nodes.world_size if nodes else ranks_here
     budget = budget_bytes(options.budget, machine, gpus)
     model = None if options.command is not None else resolve_model(options.model or default_preset(device))
     options, base = _with_base(options, model, device, world_size)
@@ -104,7 +118,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         device=device,
         gpus=gpus,
         # One core is left to the system and to offtune: shared cores are what makes step times jump.
-        threads_per_rank=max(1, (machine.cores - 1) // world_size),
+        threads_per_rank=max(1, (machine.cores - 1) // ranks_here),
         budget_bytes=budget,
         limit_bytes=budget - headroom_bytes(options.headroom, budget),
         host_limit_bytes=host_limit_bytes(options.host_budget),
@@ -119,6 +133,8 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         sampler=options.sampler,
         machine=hardware.fingerprint(machine, device, gpus),
         base=base,
+        nodes=nodes,
+        loss_check=options.loss_check,
     )
 
 
@@ -145,9 +161,8 @@ def _with_base(
 
 
 def _trial_timeout(options: Options) -> float:
-    return (
-        parse_seconds(options.trial_timeout, "--trial-timeout") if options.trial_timeout else _TRIAL_TIMEOUT_S
-    )
+    given = options.trial_timeout
+    return parse_seconds(given, "--trial-timeout") if given else _TRIAL_TIMEOUT_S
 
 
 def _device(options: Options, machine: Machine) -> DeviceKind:
@@ -237,14 +252,6 @@ def _seq_len(given: int | None, model: Model, device: DeviceKind) -> int:
             f"Use --seq-len {longest} or less.",
         )
     return _positive(given, "--seq-len")
-
-
-def max_positions(config: dict[str, Any]) -> int | None:
-    """The longest sequence of a Hugging Face configuration, under whichever name it carries it."""
-    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
-        if isinstance(config.get(key), int):
-            return int(config[key])
-    return None
 
 
 def global_batch(given: int | None, world_size: int, device: DeviceKind) -> int:

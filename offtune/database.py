@@ -7,16 +7,18 @@ Covered: locations, SQLite's pragmas, read-only opening, backup. Not covered: wh
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from offtune.errors import StoreError, UsageError
 from offtune.lock import refusal
@@ -25,10 +27,12 @@ from offtune.trouble import not_a_database, trouble
 BUSY_TIMEOUT_S = 30.0  # Optuna's default of 5 s fails with slow disks (optuna#820)
 
 _SQLITE_HEADER = b"SQLite format 3\0"
-_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+_PACKAGES = {"psycopg": "'offtune[postgres]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 _URL_HINT = "Write a path such as studies.db, or a URL such as postgresql://user@host/name."
 _SERVERS = ("postgresql", "mysql", "mariadb")
 _IMMEDIATE = "offtune_immediate"
+_LOCK_POLL_S = 0.02
+_SERVER_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ def locate(location: str) -> Place:
         raise UsageError(f"--storage: '{location}' is not a database URL.", _URL_HINT) from error
     if url.get_backend_name() not in ("sqlite", *_SERVERS):
         raise UsageError(f"--storage: offtune has no use for '{url.drivername}'.", _URL_HINT)
+    if url.drivername == "postgresql" and find_spec("psycopg"):
+        url = url.set(drivername="postgresql+psycopg")  # SQLAlchemy 2.0 takes psycopg2, 2.1 this one
     if url.get_backend_name() != "sqlite":
         return Place(text=url.render_as_string(hide_password=True), url=url, path=None)
     if url.database in (None, "", ":memory:"):
@@ -171,21 +177,62 @@ def _opened(path: Path, query: str, busy_timeout_s: float) -> sqlite3.Connection
 
 
 @contextmanager
-def server_lock(engine: Engine, study: str) -> Iterator[None]:
-    """Hold the study on a database server, through a lock of its own that ends with our connection."""
-    key = int.from_bytes(sha256(study.encode()).digest()[:4], "big")
-    question = f"SELECT GET_LOCK('offtune-{key}', 0)"
-    if engine.dialect.name == "postgresql":
-        question = f"SELECT pg_try_advisory_lock({key})"
-    with trouble(engine.url.render_as_string()):
-        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        granted = connection.exec_driver_sql(question).scalar_one()
+def server_lock(engine: Engine, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock of a database server that ends with our connection, however that ends.
+
+    Raises StoreError about `what` ("Study 'x'") when somebody else has it for longer than `wait_s`.
+    """
+    with trouble(name_of(engine)):
+        connection = _locked(engine, name, time.monotonic() + wait_s)
+    if connection is None:
+        raise refusal(what, None)
     try:
-        if not granted:
-            raise refusal(f"Study '{study}'", None)
         yield
     finally:
-        connection.invalidate()  # closes it, which gives the lock back
+        give_back(connection)
+
+
+def give_back(connection: Connection) -> None:
+    """Close a connection for good, and with it give back its locks; also one that is broken."""
+    with suppress(SQLAlchemyError):
+        if connection.dialect.name == "postgresql":  # else they are free only a moment later
+            connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
+    with suppress(SQLAlchemyError):
+        connection.invalidate()
+        connection.close()
+
+
+def _locked(engine: Engine, name: str, deadline: float) -> Connection | None:
+    """A connection of its own that holds the lock; a server that is being restarted is waited for too."""
+    while True:
+        try:
+            connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            if _wait_for_lock(connection, name, deadline):
+                return connection
+            connection.close()
+            return None
+        except DBAPIError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_SERVER_POLL_S)
+
+
+def _wait_for_lock(connection: Connection, name: str, deadline: float) -> bool:
+    key = int.from_bytes(sha256(name.encode()).digest()[:4], "big")
+    question = f"SELECT GET_LOCK('offtune-{key}', 0)"
+    if connection.dialect.name == "postgresql":
+        question = f"SELECT pg_try_advisory_lock({key})"
+    # Asked again and again, since a wait inside the driver does not end with Ctrl-C.
+    while not (granted := connection.exec_driver_sql(question).scalar_one()):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LOCK_POLL_S)
+    return bool(granted)
+
+
+def name_of(engine: Engine) -> str:
+    """The database's URL without its password."""
+    return engine.url.render_as_string()
 
 
 def use_wal(engine: Engine) -> None:

@@ -1,7 +1,8 @@
 """A measured ds_config as text for somebody else's training, and the file it goes into.
 
-Covered: plain DeepSpeed; other formats are further entries of `FORMATS`. Not covered: choosing the trial
-(`report.summary`) and checking the configuration against a machine (`ds_config.problems`).
+Covered: strict JSON, what of a trial is left out, where it comes from, writing. Not covered: what other
+programs want (`export_formats.py`), choosing the trial (`selection.py`), checking the configuration against a
+machine (`ds_config.problems`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,17 +56,6 @@ def deepspeed_text(ds_config: DsConfig) -> str:
     Raises ConfigError for a value that strict JSON or plain DeepSpeed does not have, naming its key.
     """
     return json.dumps(_strict(ds_config, ()), indent=2, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[DsConfig], str]] = {"deepspeed": deepspeed_text}
-
-
-def export_text(ds_config: DsConfig, format_name: str = "deepspeed") -> str:
-    """The configuration in one of `FORMATS`. Raises UsageError for another format."""
-    if format_name not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise UsageError(f"--format: there is no format '{format_name}'.", f"Use one of: {known}.")
-    return FORMATS[format_name](ds_config)
 
 
 def portable(ds_config: DsConfig, nvme_path: str | None, base: DsConfig | None = None) -> DsConfig:
@@ -134,6 +124,16 @@ def write_export(text: str, path: Path, force: bool = False) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise OfftuneError(f"{path} cannot be written: {reason}.", "Name another file with -o.") from error
+
+
+def write_all(files: Sequence[tuple[Path, str]], force: bool = False) -> None:
+    """Write several files, or none where one of them cannot be replaced; errors as in `write_export`."""
+    if len({path.resolve() for path, _ in files}) < len(files):
+        raise UsageError("Two of the files have the same name.", "Name them apart.")
+    for path, _ in files:
+        _check_target(path, force)
+    for path, text in files:
+        write_export(text, path, force)
 
 
 def _replace(final: Path, text: str) -> None:

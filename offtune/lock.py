@@ -30,12 +30,16 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """One process, told apart from a later one with the same pid by boot and start time (Unix seconds)."""
+    """One process, told apart from a later one with the same pid by boot and start time (Unix seconds).
+
+    `devices` are the names of what its trial runs on, by which two trials are kept apart (`devices.py`).
+    """
 
     pid: int
     hostname: str
     boot_id: str
     start_time: float
+    devices: tuple[str, ...] = ()
 
 
 def current_owner() -> Owner:
@@ -46,10 +50,15 @@ def current_owner() -> Owner:
     )
 
 
+def is_same_machine(owner: Owner) -> bool:
+    """Whether `owner` is, or was, a process of this machine since it was started."""
+    here = current_owner()
+    return (owner.hostname, owner.boot_id) == (here.hostname, here.boot_id)
+
+
 def is_other_alive(owner: Owner) -> bool:
     """Whether `owner` is another process, running on this machine now; False where that cannot be known."""
-    here = current_owner()
-    if (owner.hostname, owner.boot_id) != (here.hostname, here.boot_id) or owner.pid == here.pid:
+    if not is_same_machine(owner) or owner.pid == os.getpid():
         return False
     try:
         started = psutil.Process(owner.pid).create_time()

@@ -235,3 +235,11 @@ def ratio_for(resident: int, n_groups: int) -> float:
         if 0.1 <= (1 - ratio) * n_groups - resident <= 0.9:
             return ratio
     return middle
+
+
+def max_positions(config: dict[str, Any]) -> int | None:
+    """The longest sequence of a Hugging Face configuration, under whichever name it carries it."""
+    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
+        if isinstance(config.get(key), int):
+            return int(config[key])
+    return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offtune import host, installed, op_cache, ops, scratch, toolchain
+from offtune import host, installed, multinode, op_cache, ops, scratch, toolchain
 from offtune.command_settings import refuse_change, settle
 from offtune.config import Options, RunConfig
 from offtune.ds_zero import placement_text
@@ -54,12 +54,9 @@ def prepare(config: RunConfig, space: Space, say: Say, options: Options | None =
     ready, notes = _ready_ops(config, space, say)
     if config.workload.command is not None:
         return _prepare_command(config, space, say, options, ready, notes)
-    say("Loading torch, DeepSpeed and transformers once; each trial starts from there.")
-    runner = TrialRunner(
-        config.device, config.threads_per_rank, ready, str(config.workload.model_config["model_type"]), say
-    )
+    runner = new_runner(config, ready, say)
     try:
-        profile = profile_model(runner, config)
+        profile = profile_model(runner, config) if runner.server else profile_apart(config)
         facts = make_facts(config, profile.parameter_numels, frozenset(ready))
         fitted = space.fit(facts)
     except BaseException:
@@ -79,7 +76,7 @@ def _prepare_command(
     say("A first look at the command: it runs up to deepspeed.initialize.")
     config, numels, seen = look(config, ready, options)
     facts = make_facts(config, numels, frozenset(ready))
-    runner = TrialRunner(config.device, config.threads_per_rank, ready, "", say, warm=False)
+    runner = new_runner(config, ready, say)
     return Prepared(config=config, facts=facts, space=space.fit(facts), ops=ready, runner=runner,
                     notes=(*seen, *notes))  # fmt: skip
 
@@ -103,6 +100,23 @@ def look(
     else:
         refuse_change(config, found.workload)
     return config, found.parameter_numels, found.notes
+
+
+def new_runner(config: RunConfig, ready: tuple[str, ...], say: Say) -> TrialRunner:
+    """What runs the trials: here, warm but for a command, or on other nodes, once all have answered."""
+    model_type = str(config.workload.model_config.get("model_type", ""))
+    if config.workload.command is not None:
+        return TrialRunner(config.device, config.threads_per_rank, ready, model_type, say, warm=False)
+    if config.nodes is None:
+        say("Loading torch, DeepSpeed and transformers once; each trial starts from there.")
+        return TrialRunner(config.device, config.threads_per_rank, ready, model_type, say)
+    hosts = {hello["host"] for hello in multinode.greet(config.nodes, config.device)}
+    say(
+        f"{config.nodes.world_size} ranks answered from {len(hosts)} hosts through {config.nodes.launcher}; "
+        "trials start cold there."
+    )
+    launch = multinode.launch_on(config.nodes)
+    return TrialRunner(config.device, config.threads_per_rank, ready, model_type, say, launch=launch)
 
 
 def make_facts(config: RunConfig, parameter_numels: tuple[int, ...], ready: frozenset[str]) -> Facts:

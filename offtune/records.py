@@ -6,7 +6,7 @@ Covered: plain records and the questions asked of them. Not covered: where they 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -15,6 +15,8 @@ from offtune.errors import UsageError
 from offtune.lock import Owner
 from offtune.trial import DsConfig, MemoryPeaks, Point, Status, TrialResult
 
+# What a study makes of a result before it is stored: the loss check may turn it into `diverged`.
+Judge = Callable[["Run", TrialResult], TrialResult]
 Origin = Literal["baseline", "search", "retry"]
 _NAME_LIMIT = 100  # characters; the name is part of file names, percent-encoded up to three times as long
 # A run that went over one budget may fit another; of all other failures no throughput is known.
@@ -68,6 +70,11 @@ class Run:
     trial_dir: str | None = None
     swap_dir: str | None = None
     token: str = ""
+
+
+def as_it_is(run: Run, result: TrialResult) -> TrialResult:
+    """The judge that has no objection."""
+    return result
 
 
 def utc_now() -> str:

@@ -17,7 +17,7 @@ from offtune.timeline import Timeline
 from offtune.trial import Status, TrialResult, as_dict, dump, load
 
 SERIES_POINTS = 2_000  # a plot shows no more; design: time series are capped
-_SERIES = ("step_s", "losses")
+_SERIES = ("step_s", "losses", "warmup_losses", "reference_losses")
 _TIMELINE = "timeline of rank "
 # By the ending of the name, the longest first; what has none of these is a count or a ratio: "1".
 _UNITS = {
@@ -28,6 +28,7 @@ _UNITS = {
     "seconds": "s",
     "_s": "s",
     "losses": "nat",
+    "_nat": "nat",
 }
 
 
@@ -72,7 +73,8 @@ def measurement_rows(study: str, number: int, result: TrialResult) -> list[dict[
     """One row a scalar figure of the result; what could not be measured has no row."""
     return [
         {"study": study, "number": number, "key": key, "value": float(value), "unit": unit_of(key)}
-        for key, value in _scalars(as_dict(result))
+        for key, value in _flat(as_dict(result))
+        if isinstance(value, int | float) and math.isfinite(value)
     ]
 
 
@@ -86,7 +88,7 @@ def series_rows(study: str, number: int, result: TrialResult) -> list[dict[str, 
             "points": json.dumps(thin(points)),
             "unit": unit_of(key),
         }
-        for key, points in as_dict(result).items()
+        for key, points in _flat(as_dict(result))
         if key in _SERIES and points
     ]
 
@@ -116,9 +118,10 @@ def unit_of(key: str) -> str:
     return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), "1")
 
 
-def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values, those of inner records included."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _scalars(value)
-        elif isinstance(value, int | float) and math.isfinite(value):
+            yield from _flat(value)
+        else:
             yield key, value

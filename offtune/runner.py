@@ -35,20 +35,22 @@ Launch = Callable[[TrialSpec, Path], Ranks]
 
 
 class TrialRunner:
-    """Runs trials one after the other on this machine, warm where it can.
+    """Runs trials one after the other on this machine, warm where it can, or elsewhere through `launch`.
 
     `say` gets warnings for the person. Use as a context manager: the warm server ends with it.
     """
 
     def __init__(self, device: DeviceKind, threads_per_rank: int, ops: Sequence[str], model_type: str,
-                 say: Callable[[str], None], *, warm: bool = True) -> None:  # fmt: skip
+                 say: Callable[[str], None], *, warm: bool = True,
+                 launch: Launch | None = None) -> None:  # fmt: skip
         self._log = _server_log()
         self._new_server: Callable[[], WarmServer] = partial(
             WarmServer, device, threads_per_rank, ops, model_type, self._log
         )
         self._say = say
-        self._warm = warm
-        self.server: WarmServer | None = self._new_server() if warm else None
+        self._warm = warm and launch is None
+        self._cold = launch or ColdRanks
+        self.server: WarmServer | None = self._new_server() if self._warm else None
 
     def __enter__(self) -> TrialRunner:
         return self
@@ -69,7 +71,7 @@ class TrialRunner:
         if spec.workload.command is not None:
             return run_trial(spec, CommandRanks, "cold")
         if not self._warm:
-            return run_trial(spec, ColdRanks, "cold")
+            return run_trial(spec, self._cold, "cold")
         for _ in range(2):  # a server that died is replaced; twice in one trial, and the trial runs cold
             try:
                 result = run_trial(spec, self._warm_ranks, "warm")
@@ -83,7 +85,7 @@ class TrialRunner:
             )
             self._warm = False
             break
-        return run_trial(spec, ColdRanks, "cold")
+        return run_trial(spec, self._cold, "cold")
 
     def _warm_ranks(self, spec: TrialSpec, spec_path: Path) -> Ranks:
         if self.server is None or not self.server.alive:

@@ -169,9 +169,12 @@ class Sampling:
             return [trial.number for trial in running]
 
     def _draw_index(self) -> int:
-        """How many draws have had their effect on the next one; a failed one that is repeated has none."""
+        """How many draws have had their effect on the next one; a failed one that is repeated has none.
+
+        Those of other workers that run now count too, or two would be given the same random point.
+        """
         return sum(
-            trial.state is TrialState.COMPLETE or _GIVEN_UP in trial.user_attrs
+            trial.state in (TrialState.COMPLETE, TrialState.RUNNING) or _GIVEN_UP in trial.user_attrs
             for trial in self._study.get_trials(deepcopy=False)
         )
 

@@ -27,14 +27,17 @@ def new_token() -> str:
     return str(secrets.randbelow(10**12) + 10**12)
 
 
-def study_root(study: str) -> Path:
-    """Where the trials of a study keep their scratch: the temporary folder of this user and study."""
-    return Path(tempfile.gettempdir()) / f"offtune-{os.getuid()}" / quote(study, safe="")
+def study_root(study: str, shared_dir: str | None = None) -> Path:
+    """Where the trials of a study keep their scratch: in the temporary folder, or in `shared_dir`."""
+    return Path(shared_dir or tempfile.gettempdir()) / f"offtune-{os.getuid()}" / quote(study, safe="")
 
 
-def make_trial_dir(study: str, number: int) -> Path:
-    """A new, empty directory for one trial; its own, as studies of two databases may share a name."""
-    root = study_root(study)
+def make_trial_dir(study: str, number: int, shared_dir: str | None = None) -> Path:
+    """A new, empty directory for one trial; its own, as studies of two databases may share a name.
+
+    It is in the temporary folder of this machine, or under `shared_dir` for ranks on several.
+    """
+    root = study_root(study, shared_dir)
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Path(tempfile.mkdtemp(prefix=f"trial-{number}-", dir=root))
 

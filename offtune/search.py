@@ -1,7 +1,8 @@
 """The search: ask for a point, train it, store it, tell; until the target is reached or time is up.
 
 Covered: the loop and the order in which things are written, so that an interruption at any moment loses at
-most the trial under way. Not covered: which point comes next (`study.py`), how a trial runs (`runner.py`).
+most the trial under way. Where several workers share a study, everything but the training happens in turns
+(`crew.py`). Not covered: which point comes next (`study.py`), how a trial runs (`runner.py`).
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from offtune import ds_config, prepare, scratch
+from offtune import ds_config, hardware, prepare, scratch
 from offtune.config import RunConfig
+from offtune.crew import Alone, Crew
+from offtune.devices import device_names
 from offtune.ds_zero import placement_text
 from offtune.errors import Interrupted
-from offtune.records import Run
+from offtune.lock import is_same_machine
+from offtune.outlook import Outlook, look
+from offtune.records import Judge, Run, as_it_is
 from offtune.store import Store
 from offtune.study import Proposal, Repair, Study
 from offtune.trial import DsConfig, Facts, Status, TrialResult, TrialSpec
 
 # After so many proposals in a row that need no training, what is left of the space is a corner.
 _FRUITLESS_LIMIT = 100
+# How often a waiting worker looks again; after each trial a worker lets the waiting ones look first.
+_POLL_S = 0.3
+_YIELD_S = 2 * _POLL_S
 
 
 class Watcher(Protocol):
@@ -29,14 +37,17 @@ class Watcher(Protocol):
 
     def begin(self, run: Run) -> None: ...
 
-    def trial(self, run: Run, best: Run | None) -> None: ...
+    def trial(self, run: Run, best: Run | None, *, done: int | None = None) -> None: ...
 
     def note(self, text: str) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One search under way; the caller holds the study's lock. `runner`: any TrialSpec -> TrialResult."""
+    """One search under way; the caller holds the study's lock. `runner`: any TrialSpec -> TrialResult.
+
+    `crew` are the workers of the study; with others among them, targets and devices are shared.
+    """
 
     config: RunConfig
     store: Store
@@ -45,8 +56,12 @@ class Search:
     ops: tuple[str, ...]
     runner: Callable[[TrialSpec], TrialResult]
     watcher: Watcher
+    crew: Crew = field(default_factory=Alone)
+    machine: hardware.Machine = field(default_factory=hardware.detect)
+    judge: Judge = as_it_is
     started: float = field(default_factory=time.monotonic)
     fruitless: int = 0
+    said: set[str] = field(default_factory=set)
 
     @property
     def _base(self) -> DsConfig:
@@ -63,9 +78,10 @@ class Search:
 
     def repair(self) -> None:
         """Put right what a dead process left half done, and remove its scratch."""
-        for repair in self.study.reconcile():
-            if repair.run is not None:
-                scratch.remove_trial(repair.run.trial_dir, repair.run.swap_dir, repair.run.token)
+        for repair in self.study.reconcile(self.crew):
+            run = repair.run
+            if run is not None and run.reuse_of is None and (run.owner is None or is_same_machine(run.owner)):
+                scratch.remove_trial(run.trial_dir, run.swap_dir, run.token)
             self.watcher.note(_REPAIRED[repair.action].format(number=repair.number) + _again(repair))
 
     def _over(self) -> str | None:
@@ -79,50 +95,98 @@ class Search:
         return None
 
     def _next(self) -> None:
+        """One proposal, trained if need be; or a pause while only others can go on."""
+        with self.crew.turn():
+            if self.crew.shared:
+                self.repair()
+            view = look(self.store, self.crew, self.study.name, self.config, self.machine)
+            self._say_once(view.note)
+            work = None if view.wait else self._propose(view)
+        if work is not None:
+            self._train(*work)
+        elif view.wait:
+            self._pause(_POLL_S)
+
+    def _propose(self, view: Outlook) -> tuple[TrialSpec, Run] | None:
+        """The next point, claimed for this worker; None when it needs no training."""
         proposal = self.study.ask()
         config = ds_config.build(self._base, proposal.point, self.facts, self.config.nvme_path)
         fingerprint = ds_config.fingerprint(config, self.facts)
-        twin = self.store.find_measured(self.study.name, fingerprint)
-        if twin is not None:
-            self.study.reuse(proposal.number, twin)
-            self.fruitless += 1
+        run = self._run(proposal, config, fingerprint)
+        self.fruitless += 1
+        if (earlier := self.store.find_measured(self.study.name, fingerprint)) is not None:
+            self.study.reuse(proposal.number, earlier)
+        elif (twin := view.twin(self.study.name, fingerprint)) is not None:
+            self.study.wait_for_twin(replace(run, reuse_of=twin))
         elif problems := ds_config.problems(config, self.facts):
-            self._refuse(proposal, config, fingerprint, problems)
+            self._refuse(run, problems)
         else:
             self.fruitless = 0
-            self._train(proposal, config, fingerprint)
+            return self._claim(run, view.gpus)
+        return None
 
-    def _refuse(
-        self, proposal: Proposal, config: DsConfig, fingerprint: str, problems: tuple[str, ...]
-    ) -> None:
+    def _refuse(self, run: Run, problems: tuple[str, ...]) -> None:
         """Tell a point that DeepSpeed would reject as infeasible, without running it."""
-        self.fruitless += 1
         result = TrialResult(status=Status.INVALID, reason=" ".join(problems))
-        run = self.store.add_run(replace(self._run(proposal, config, fingerprint), ran=False, result=result))
-        self.study.tell(proposal.number, result)
-        self.watcher.trial(run, self.study.best())
+        run = self.store.add_run(replace(run, ran=False, result=result))
+        self.study.tell(run.number, result)
+        self._show(run)
 
-    def _train(self, proposal: Proposal, config: DsConfig, fingerprint: str) -> None:
-        spec = self._spec(proposal, config)
-        run = self._run(proposal, config, fingerprint)
-        run = self.store.add_run(
-            replace(run, trial_dir=spec.trial_dir, swap_dir=spec.swap_dir, token=spec.token)
-        )
+    def _claim(self, run: Run, gpus: tuple[int, ...]) -> tuple[TrialSpec, Run]:
+        """The trial of a run, written down as ours and under way."""
+        spec = self._spec(run, gpus)
+        owner = replace(self.crew.owner, devices=device_names(self.machine, self.config.device, gpus))
+        run = replace(run, owner=owner, trial_dir=spec.trial_dir, swap_dir=spec.swap_dir, token=spec.token)
+        return spec, self.store.add_run(run)
+
+    def _train(self, spec: TrialSpec, run: Run) -> None:
         self.watcher.begin(run)
         try:
             result = self.runner(spec)
         except KeyboardInterrupt:
-            self.study.abandon(proposal.number)
+            with self.crew.turn():
+                self.study.abandon(run.number)
+                scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
+            raise self._stopped() from None
+        with self.crew.turn():
+            result = self.judge(run, result)
+            kept = self._keep(run, result)
             scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
-            raise Interrupted(
-                "Stopped; every finished trial is kept.", f"offtune resume {self.study.name}"
-            ) from None
+            if kept:
+                self._show(replace(run, status=result.status, result=result))
+        if self.crew.others():
+            self._pause(_YIELD_S)
+
+    def _keep(self, run: Run, result: TrialResult) -> bool:
+        """Write a trial's result, unless it was taken over while we could not be seen."""
+        if self.crew.shared and self.store.run(self.study.name, run.number).status is not None:
+            self.watcher.note(f"Trial {run.number} was taken over meanwhile; its result is not kept.")
+            return False
         # Row before tell: whatever happens between the two is repaired when the study is opened again. The
         # scratch goes last: it holds the result for the case that the database cannot take it.
-        self.store.finish_run(self.study.name, proposal.number, result)
-        self.study.tell(proposal.number, result)
-        scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
-        self.watcher.trial(replace(run, status=result.status, result=result), self.study.best())
+        self.store.finish_run(self.study.name, run.number, result)
+        self.study.tell(run.number, result)
+        if self.crew.shared:
+            self.study.reconcile(self.crew)  # who waits for this very result has it now
+        return True
+
+    def _show(self, run: Run) -> None:
+        done = self.study.measured_count() if self.crew.shared else None
+        self.watcher.trial(run, self.study.best(), done=done)
+
+    def _pause(self, seconds: float) -> None:
+        try:
+            time.sleep(seconds)
+        except KeyboardInterrupt:
+            raise self._stopped() from None
+
+    def _stopped(self) -> Interrupted:
+        return Interrupted("Stopped; every finished trial is kept.", f"offtune resume {self.study.name}")
+
+    def _say_once(self, text: str) -> None:
+        if text and text not in self.said:
+            self.said.add(text)
+            self.watcher.note(text)
 
     def _run(self, proposal: Proposal, config: DsConfig, fingerprint: str) -> Run:
         return Run(
@@ -135,16 +199,17 @@ class Search:
             fingerprint=fingerprint,
         )
 
-    def _spec(self, proposal: Proposal, config: DsConfig) -> TrialSpec:
+    def _spec(self, run: Run, gpus: tuple[int, ...]) -> TrialSpec:
         swap_dir = None
-        if self.config.nvme_path is not None and "nvme" in placement_text(config):
-            swap_dir = str(scratch.make_swap_dir(self.config.nvme_path, self.study.name, proposal.number))
+        shared_dir = self.config.nodes.shared_dir if self.config.nodes else None
+        if self.config.nvme_path is not None and "nvme" in placement_text(run.ds_config):
+            swap_dir = str(scratch.make_swap_dir(self.config.nvme_path, self.study.name, run.number))
         return TrialSpec(
-            **prepare.spec_fields(self.config, self.ops),
+            **{**prepare.spec_fields(self.config, self.ops), "gpus": gpus},
             study=self.study.name,
-            number=proposal.number,
-            ds_config=ds_config.build(self._base, proposal.point, self.facts, swap_dir),
-            trial_dir=str(scratch.make_trial_dir(self.study.name, proposal.number)),
+            number=run.number,
+            ds_config=ds_config.build(self._base, run.point, self.facts, swap_dir),
+            trial_dir=str(scratch.make_trial_dir(self.study.name, run.number, shared_dir)),
             swap_dir=swap_dir,
             token=scratch.new_token(),
         )

@@ -10,6 +10,7 @@ from offtune.records import Limits, Run, StudyRecord, is_measured
 from offtune.report.miss import study_limits
 from offtune.report.summary import summarise
 from offtune.store import Store
+from offtune.trial import Status
 from offtune.units import format_bytes, parse_bytes
 
 
@@ -43,6 +44,11 @@ def choose(storage: str, study: str | None, trial: int | None, budget: str | Non
 def _usable(run: Run, record: StudyRecord) -> Run:
     if run.reuse_of is not None:
         raise UsageError(f"Trial {run.number} repeats trial {run.reuse_of}.", f"Use --trial {run.reuse_of}.")
+    if run.status is Status.DIVERGED:
+        raise UsageError(
+            f"Trial {run.number} diverged: {run.result.reason if run.result else 'it does not train.'}",
+            f"Choose one that trains: offtune show {record.name}",
+        )
     if not is_measured(run) or run.result is None or run.result.samples_per_s is None:
         raise UsageError(
             f"Trial {run.number} of study '{record.name}' has no throughput: it ended as {run.status}.",

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from offtune import hardware, host, prepare
+from offtune import hardware, host, loss_check, prepare
 from offtune.base_check import check_base, fit_to_base
 from offtune.config import Options, RunConfig, resolve
+from offtune.crew import Crew
+from offtune.devices import visible_gpus
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
 from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
@@ -89,27 +91,32 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
     make_sampler(config.sampler)
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)
-        with store.lock(name), _ready(config, space, progress, options) as ready:
+        with store.lock(name) as crew, _ready(config, space, progress, options) as ready:
             ready = replace(ready, notes=(*ready.notes, *check_base(config.base, ready.facts)))
             record = _record(name, ready.config, ready)
-            store.add_study(record)
-            return _run(store, record, ready.config, ready, progress)
+            with crew.turn():
+                store.add_study(record)
+            return _run(store, crew, record, ready.config, ready, progress)
 
 
 def resume(storage: str, name: str | None, changes: Changes, progress: Progress) -> Summary:
-    """An old study, run on to its own target. Raises StudyMismatch where it was made for something else."""
+    """An old study, run on to its own target, beside other workers where the database lets them be.
+
+    Raises StudyMismatch where it was made for something else.
+    """
     with Store.open(storage, write=False) as store:
         record = store.study(name)
-    config = stored_config(record)
+    config = _with_gpus_here(stored_config(record))
     _refuse_differences(record, config, changes)
     config = _changed(config, changes)
     with (
         Store.open(storage, write=True) as store,
-        store.lock(record.name),
+        store.lock(record.name) as crew,
         _ready(config, load_space(config.space), progress) as ready,
     ):
         _refuse_other_space(record, ready.space)
-        return _run(store, replace(record, target_trials=config.trials), config, ready, progress)
+        record = replace(record, target_trials=config.trials)
+        return _run(store, crew, record, config, ready, progress)
 
 
 @contextmanager
@@ -123,21 +130,47 @@ def _ready(
 
 
 def _run(
-    store: Store, record: StudyRecord, config: RunConfig, ready: prepare.Prepared, progress: Progress
-) -> Summary:
+    store: Store, crew: Crew, record: StudyRecord, config: RunConfig, ready: prepare.Prepared,
+    progress: Progress,
+) -> Summary:  # fmt: skip
     limits = study_limits(record)
-    study = Study(store, record.name, ready.space, limits=limits, seed=config.seed, sampler=config.sampler)
-    search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
-                    runner=ready.runner, watcher=progress)  # fmt: skip
-    search.repair()
-    if config.base is not None:
-        study.enqueue_as_is(AS_IS_LABEL)
-    for label, point in ready.space.baselines():
-        study.enqueue(point, "baseline", label)
+    judge = loss_check.make_judge(store.runs, config.workload.precision, _loss_mode(config, ready.space))
+    with crew.turn():
+        study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
+                      sampler=config.sampler, judge=judge)  # fmt: skip
+        search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
+                        runner=ready.runner, watcher=progress, crew=crew, judge=judge)  # fmt: skip
+        search.repair()
+        if config.base is not None:
+            study.enqueue_as_is(AS_IS_LABEL)
+        for label, point in ready.space.baselines():
+            study.enqueue(point, "baseline", label)
+    notes = [*_notes(config, ready), *_busy(), *_beside_others(crew)]
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
-                   notes=(*ready.space.notes, *ready.notes, *_busy()))  # fmt: skip
-    store.note(record.name, "ended", search.run())
+                   notes=notes)  # fmt: skip
+    ended = search.run()
+    with crew.turn():
+        store.note(record.name, "ended", ended)
     return summarise(record, store.runs(record.name))
+
+
+def _beside_others(crew: Crew) -> list[str]:
+    others = crew.others()
+    return [f"Other workers in this database: {others}. Trials and target are shared."] if others else []
+
+
+def _loss_mode(config: RunConfig, space: Space) -> loss_check.Mode:
+    if not config.loss_check:
+        return "off"
+    if space.changes_result:
+        return "note"
+    return "script" if config.workload.command is not None else "judge"
+
+
+def _notes(config: RunConfig, ready: prepare.Prepared) -> list[str]:
+    """What the person should know of this study: what was left out, and whether losses are judged."""
+    losses = loss_check.NOTES.get(_loss_mode(config, ready.space))
+    return [*ready.space.notes, *ready.notes, *([losses] if losses else [])]
 
 
 def _busy() -> list[str]:
@@ -163,7 +196,7 @@ def _record(name: str, config: RunConfig, ready: prepare.Prepared) -> StudyRecor
     extra = {
         "versions": prepare.recorded_versions(),
         "space_digest": ready.space.digest(),
-        "notes": [*ready.space.notes, *ready.notes],
+        "notes": _notes(config, ready),
     }
     return StudyRecord(
         name=name,
@@ -181,6 +214,11 @@ def stored_config(record: StudyRecord) -> RunConfig:
     names = {field.name for field in fields(RunConfig)}
     kept = {key: value for key, value in record.settings.items() if key in names}
     return load(RunConfig, json.dumps(kept))
+
+
+def _with_gpus_here(config: RunConfig) -> RunConfig:
+    """The same number of GPUs, as they are numbered here; of which kind they are is compared later."""
+    return replace(config, gpus=visible_gpus(hardware.detect(), config.gpus))
 
 
 def _changed(config: RunConfig, changes: Changes) -> RunConfig:

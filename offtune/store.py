@@ -2,15 +2,16 @@
 
 A run is known by its study and its number, which is also Optuna's trial number. `add_run` writes it before
 the trial starts, `finish_run` when it ended; what is finished is never changed again. Each call is one
-transaction; a power cut can take the last ones away, never a part of one. One process writes a study
-(`lock`), any number read it. Not covered: sampling (`study.py`), which run is best (`records.py`).
+transaction; a power cut can take the last ones away, never a part of one. One process writes a study, or
+several in turn (`lock`); any number read it. Not covered: sampling (`study.py`), which run is best
+(`records.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +22,7 @@ from urllib.parse import quote
 from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
 
 from offtune import database, migrate, rows, schema
+from offtune.crew import Alone, Crew, ServerCrew
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
@@ -80,16 +82,26 @@ class Store:
     ) -> None:
         self.close()
 
-    def lock(self, study: str) -> AbstractContextManager[None]:
-        """Hold the study for this process alone. Raises StoreError naming the process that has it."""
-        if self._place.path is None:
-            return database.server_lock(self._engine, study)
-        return hold(self._lock_path(f".{quote(study, safe='')}"), f"Study '{study}'")
+    @contextmanager
+    def lock(self, study: str) -> Iterator[Crew]:
+        """Hold the study for this process alone, or take a place among its workers where there can be some.
+
+        Raises StoreError naming the process that has it alone.
+        """
+        if self._engine.dialect.name == "postgresql":
+            with ServerCrew(self._engine) as crew:
+                yield crew
+            return
+        lock = database.server_lock(self._engine, study, f"Study '{study}'")
+        if self._place.path is not None:
+            lock = hold(self._lock_path(f".{quote(study, safe='')}"), f"Study '{study}'")
+        with lock:
+            yield Alone()
 
     def lock_tables(self) -> AbstractContextManager[None]:
         """Hold off other processes while tables are made: Optuna cannot do that in two places at once."""
         if self._place.path is None:
-            return nullcontext()
+            return database.server_lock(self._engine, "tables", self.location, wait_s=self._busy_timeout_s)
         return hold(self._lock_path(""), self.location, wait_s=self._busy_timeout_s)
 
     def _lock_path(self, ending: str) -> Path:
@@ -156,7 +168,7 @@ class Store:
     def add_run(self, run: Run) -> Run:
         """Write a run about to start or, with a result, one that needs no trial; returns it as written."""
         now = utc_now()
-        run = replace(run, started_at=now, owner=current_owner())
+        run = replace(run, started_at=now, owner=run.owner or current_owner())
         if run.result is not None:
             run = replace(run, status=run.result.status, finished_at=now)
 
@@ -211,6 +223,10 @@ class Store:
         """The runs that have no end yet, by number."""
         return self._runs(schema.runs.c.study == study, schema.runs.c.status.is_(None))
 
+    def under_way(self) -> list[Run]:
+        """The trials of all studies that run or whose process died, without those waiting for a twin."""
+        return self._runs(*_is_under_way())
+
     def run(self, study: str, number: int) -> Run:
         """One run. Raises UsageError where there is none of that number."""
         run = self.find_run(study, number)
@@ -258,6 +274,10 @@ class Store:
 
 def _is_run(study: str, number: int) -> tuple[ColumnElement[bool], ...]:
     return (schema.runs.c.study == study, schema.runs.c.number == number)
+
+
+def _is_under_way() -> tuple[ColumnElement[bool], ...]:
+    return (schema.runs.c.status.is_(None), schema.runs.c.reuse_of.is_(None))
 
 
 def _is_measured(study: str) -> tuple[ColumnElement[bool], ...]:

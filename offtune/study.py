@@ -2,7 +2,8 @@
 
 Covered: keeping our rows and Optuna's trials in step, reusing results, repairing what a killed process left
 half done. The row of a run is finished before Optuna is told, so what is missing after a crash can be told
-again. Not covered: sampling (`sampling.py`), running trials. The caller holds `Store.lock`.
+again. Not covered: sampling (`sampling.py`), running trials. The caller holds `Store.lock` and, where several
+workers share a study, makes each call in a turn of its own (`Crew.turn`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from offtune.crew import Alone, Crew
 from offtune.errors import StoreError
-from offtune.lock import is_other_alive, refusal
-from offtune.records import Limits, Origin, Run, best_run
+from offtune.lock import refusal
+from offtune.records import Judge, Limits, Origin, Run, as_it_is, best_run, is_measured
 from offtune.sampling import AS_IS, Draw, Sampling
 from offtune.score import score
 from offtune.store import Store
@@ -59,12 +61,21 @@ class Study:
     """A study's points and runs; maximises samples per second within `limits`."""
 
     def __init__(
-        self, store: Store, name: str, space: Space, *, limits: Limits, seed: int, sampler: str = "tpe"
+        self,
+        store: Store,
+        name: str,
+        space: Space,
+        *,
+        limits: Limits,
+        seed: int,
+        sampler: str = "tpe",
+        judge: Judge = as_it_is,
     ) -> None:
         self.name = name
         self._store = store
         self._space = space
         self._limits = limits
+        self._judge = judge
         self._sampling = Sampling(store, name, seed=seed, sampler=sampler)
 
     def ask(self) -> Proposal:
@@ -121,30 +132,55 @@ class Study:
         """How many runs count against the trial target."""
         return self._store.measured_count(self.name)
 
-    def reconcile(self) -> list[Repair]:
+    def reconcile(self, crew: Crew | None = None) -> list[Repair]:
         """Bring rows and Optuna's trials in step after a process died; to be called when a study is opened.
 
-        Raises StoreError where a process that owns an unfinished run is alive.
+        Also ends the runs that waited for the result of a twin. Trials of living workers are left alone;
+        raises StoreError where this process should be the only one.
         """
+        crew = crew or Alone()
         running = self._store.running(self.name)
-        for run in running:
-            if run.owner is not None and is_other_alive(run.owner):
-                raise refusal(f"Study '{self.name}'", run.owner)
-        numbers = {run.number for run in running}.union(self._sampling.unended())
-        return [self._repair(number) for number in sorted(numbers)]
+        alive = {
+            run.number: run.owner
+            for run in running
+            if run.reuse_of is None and run.owner is not None and crew.is_alive(run.owner)
+        }
+        if alive and not crew.shared:
+            raise refusal(f"Study '{self.name}'", next(iter(alive.values())))
+        numbers = {run.number for run in running}.union(self._sampling.unended()) - alive.keys()
+        # In order, since a twin has the lower number.
+        repairs = [self._repair(number) for number in sorted(numbers)]
+        return [repair for repair in repairs if repair is not None]
 
-    def _repair(self, number: int) -> Repair:
+    def wait_for_twin(self, run: Run) -> None:
+        """Keep a point whose effective ds_config a worker is training: `reconcile` gives it the result."""
+        self._store.add_run(run)
+
+    def _repair(self, number: int) -> Repair | None:
         run = self._store.find_run(self.name, number)
         if run is None:
             return Repair(number=number, action="dropped", run=None, again=self._end(number, crashed=False))
+        if run.reuse_of is not None and run.result is None:
+            return self._settle(run, self._store.run(self.name, run.reuse_of))
         result = run.result or _left_result(run)
         if result is None or result.status is Status.INTERRUPTED:
             again = self._end(number, crashed=run.result is None)
             return Repair(number=number, action="interrupted", run=run, again=again)
         if run.result is None:
+            result = self._judge(run, result)
             self._store.finish_run(self.name, number, result)
         self._tell(number, result, {} if run.reuse_of is None else {"reuse_of": run.reuse_of})
         return Repair(number=number, action="told" if run.result else "recovered", run=run)
+
+    def _settle(self, run: Run, twin: Run) -> Repair | None:
+        """End a run that waits for its twin, where that has ended; tried again if the twin was stopped."""
+        if is_measured(twin) and twin.result is not None:
+            self._store.finish_run(self.name, run.number, twin.result)
+            self._tell(run.number, twin.result, {"reuse_of": twin.number})
+        elif twin.status is not None:
+            again = self._end(run.number, crashed=False)
+            return Repair(number=run.number, action="interrupted", run=run, again=again)
+        return None
 
     def _tell(self, number: int, result: TrialResult, more: dict[str, Any]) -> None:
         draw = self._sampling.draw(number)

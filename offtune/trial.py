@@ -141,7 +141,8 @@ class MemoryPeaks:
     """Peaks over the whole trial, in bytes; None is "cannot be measured here".
 
     `used_device_bytes` is what the budget is compared with (maximum over ranks), `used_host_bytes` the sum
-    over the node's ranks. `device_source` says which counter `used_device_bytes` came from.
+    over a node's ranks, of the fullest node. `device_source` says which counter `used_device_bytes` came
+    from.
     """
 
     used_device_bytes: int | None = None
@@ -168,21 +169,25 @@ class Traffic:
 class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
-    `outcome` is what the rank itself can tell: done, or the kind of exception that ended it. `step_tokens` is
-    the median number of tokens this rank fed per optimizer step, where only the rank knows.
+    `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens this
+    rank fed per optimizer step, where only the rank knows. `losses` are of the measured steps,
+    `warmup_losses` of those before, in nats; None: not finite or not known.
     """
 
     rank: int
+    host: str = ""
     outcome: Literal["done", "oom_gpu", "oom_host", "invalid", "diverged", "crashed", "bad_fork"]
     error: str = ""
     stage: str = ""
     step_s: tuple[float, ...] = ()
     losses: tuple[float | None, ...] = ()
+    warmup_losses: tuple[float | None, ...] = ()
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
     analysis: StepAnalysis | None = None
     skipped_steps: int = 0
+    warmup_skipped_steps: int = 0
     sub_groups: int | None = None
     effective_ratio: float | None = None
     first_step_at: float | None = None
@@ -219,6 +224,24 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossCheck:
+    """A trial's losses from its first step on, held against those of the study's reference run.
+
+    `departs` makes the trial diverged; `noted` is a comparison that does not judge; `skipped` says why there
+    is none. `departure_nat` is own loss less reference at `departure_step` (from 1, warm-up included): the
+    first step beyond `tolerance_nat` or, where none is, the one nearest to it. None: not a finite number.
+    """
+
+    verdict: Literal["reference", "agrees", "departs", "noted", "skipped"]
+    reason: str = ""
+    reference_trial: int | None = None
+    departure_step: int | None = None
+    departure_nat: float | None = None
+    tolerance_nat: float | None = None
+    reference_losses: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """One trial, finished one way or another; what is stored.
 
@@ -233,15 +256,18 @@ class TrialResult:
     tokens_per_s: float | None = None
     step_s: tuple[float, ...] = ()
     losses: tuple[float | None, ...] = ()
+    warmup_losses: tuple[float | None, ...] = ()
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
     analysis: StepAnalysis | None = None
     skipped_steps: int = 0
+    warmup_skipped_steps: int = 0
     sub_groups: int | None = None
     effective_ratio: float | None = None
     seconds: float = 0.0
     first_step_s: float | None = None
+    loss_check: LossCheck | None = None
     start: Literal["warm", "cold", "predicted", ""] = ""
     exit_codes: tuple[int | None, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
@@ -265,8 +291,7 @@ def dump(record: object) -> str:
 
 def as_dict(record: object) -> dict[str, Any]:
     """The record as plain JSON values."""
-    plain: dict[str, Any] = _adapter(type(record)).dump_python(record, mode="json")
-    return plain
+    return dict(_adapter(type(record)).dump_python(record, mode="json"))
 
 
 def load(kind: type[T], text: str | bytes) -> T:

@@ -7,7 +7,7 @@ never from the wording of a log. Not covered: watching the processes (`runner.py
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -136,10 +136,12 @@ def _merge(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> TrialR
         tokens_per_s=_tokens_per_s(spec, reports, rate),
         step_s=steps,
         losses=first.losses,
+        warmup_losses=first.warmup_losses,
         phases=first.phases,
         memory=_memory(reports, ending),
         traffic=first.traffic,
         skipped_steps=max(report.skipped_steps for report in reports),
+        warmup_skipped_steps=max(report.warmup_skipped_steps for report in reports),
         sub_groups=first.sub_groups,
         effective_ratio=first.effective_ratio,
         seconds=ending.seconds,
@@ -159,18 +161,27 @@ def _tokens_per_s(spec: TrialSpec, reports: list[RankReport], samples_per_s: flo
 
 
 def _memory(reports: list[RankReport], ending: Ending) -> MemoryPeaks:
-    """On the device the maximum over ranks; on the host their sum, or what the parent saw if that is more."""
+    """On the device the maximum over ranks; on a host the sum of its ranks, or what the parent saw."""
     memories = [report.memory for report in reports]
-    host = [m.used_host_bytes for m in memories if m.used_host_bytes is not None]
-    pinned = [m.pinned_bytes for m in memories if m.pinned_bytes is not None]
+    host = _fullest_host((report.host, report.memory.used_host_bytes) for report in reports)
+    pinned = _fullest_host((report.host, report.memory.pinned_bytes) for report in reports)
     return MemoryPeaks(
         used_device_bytes=_maximum([m.used_device_bytes for m in memories]),
         device_source=memories[0].device_source if memories else "",
         allocated_bytes=_maximum([m.allocated_bytes for m in memories]),
         reserved_bytes=_maximum([m.reserved_bytes for m in memories]),
-        used_host_bytes=max(sum(host), ending.host_peak_bytes) or None,
-        pinned_bytes=sum(pinned) if pinned else None,
+        used_host_bytes=max(host or 0, ending.host_peak_bytes) or None,
+        pinned_bytes=pinned,
     )
+
+
+def _fullest_host(amounts: Iterable[tuple[str, int | None]]) -> int | None:
+    """The largest sum of a host's ranks; None where no rank could tell."""
+    sums: dict[str, int] = {}
+    for host, amount in amounts:
+        if amount is not None:
+            sums[host] = sums.get(host, 0) + amount
+    return max(sums.values(), default=None)
 
 
 def _maximum(values: list[int | None]) -> int | None:

@@ -15,7 +15,6 @@ from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError
 from offtune.export import portable
 from offtune.records import Run
-from offtune.runner import TrialRunner
 from offtune.trial import DsConfig, Status, TrialResult, TrialSpec
 
 
@@ -36,9 +35,7 @@ class Verification:
 def verify(config: RunConfig, run: Run, exported: DsConfig, say: Callable[[str], None]) -> Verification:
     """Train `exported`, the very content of the file. Raises OfftuneError where ops are missing."""
     ready = _ops(config, run, say)
-    model_type = str(config.workload.model_config.get("model_type", ""))
-    warm = config.workload.command is None
-    with TrialRunner(config.device, config.threads_per_rank, ready, model_type, say, warm=warm) as runner:
+    with prepare.new_runner(config, ready, say) as runner:
         spec = _spec(config, run, exported, ready)
         result = runner(spec)
         scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
@@ -72,7 +69,9 @@ def _spec(config: RunConfig, run: Run, exported: DsConfig, ready: tuple[str, ...
         study=study,
         number=run.number,
         ds_config=_for_trial(run, exported, swap_dir),
-        trial_dir=str(scratch.make_trial_dir(study, run.number)),
+        trial_dir=str(
+            scratch.make_trial_dir(study, run.number, config.nodes.shared_dir if config.nodes else None)
+        ),
         swap_dir=swap_dir,
         token=scratch.new_token(),
     )

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import postgres, postgres_server
 
 from offtune import hardware, installed, scratch
 from offtune.models import PRESETS
 from offtune.trial import TrialSpec, Workload
+
+__all__ = ["postgres", "postgres_server"]  # fixtures, found here by pytest
 
 os.environ.setdefault("COLUMNS", "100")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from report_fakes import DS_CONFIG, make_run, make_study
 
 from offtune.errors import ConfigError, OfftuneError, UsageError
-from offtune.export import deepspeed_text, export_text, portable, provenance, write_export
+from offtune.export import deepspeed_text, portable, provenance, write_export
 
 SCALARS = (
     st.none()
@@ -73,12 +73,6 @@ def test_a_value_deepspeed_does_not_have_is_refused_by_its_key(value: dict[str, 
     with pytest.raises(ConfigError) as caught:
         deepspeed_text(value)
     assert caught.value.message.startswith(f"{key}:")
-
-
-def test_an_unknown_format_names_those_that_exist() -> None:
-    with pytest.raises(UsageError) as caught:
-        export_text(DS_CONFIG, "toml")
-    assert "deepspeed" in caught.value.hint
 
 
 def test_the_swap_folder_of_the_trial_becomes_that_of_the_person() -> None:

@@ -36,7 +36,7 @@ class Notes:
     def begin(self, run: Run) -> None:
         assert run.status is None
 
-    def trial(self, run: Run, best: Run | None) -> None:
+    def trial(self, run: Run, best: Run | None, *, done: int | None = None) -> None:
         self.runs.append((run, best))
 
     def note(self, text: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from offtune.ds_quiet import restored
 from offtune.export import base_of, portable, provenance
+from offtune.export_formats import Export
 from offtune.records import Run, StudyRecord
-from offtune.report.export_page import verification_entry
+from offtune.report.export_page import export_entry, verification_entry
 from offtune.report.gain import Gain
 from offtune.report.summary import Summary
 from offtune.trial import Status, as_dict
@@ -57,11 +58,11 @@ def trial_document(run: Run) -> dict[str, Any]:
 
 
 def export_document(
-    study: StudyRecord, run: Run, ds_config: Mapping[str, Any], outcome: Verification | None
+    study: StudyRecord, run: Run, made: Export, outcome: Verification | None
 ) -> dict[str, Any]:
     """An exported configuration with where it comes from and, when asked for, how it verified."""
     verification = verification_entry(outcome) if outcome else None
-    whole = {"schema": EXPORT_SCHEMA, **provenance(study, run), "ds_config": ds_config}
+    whole = {"schema": EXPORT_SCHEMA, **provenance(study, run), **export_entry(made)}
     return _strict_dict({**whole, "verification": verification})
 
 
@@ -123,6 +124,7 @@ def _trial_entry(run: Run) -> dict[str, Any]:
         "point": run.point,
         "seconds": result.seconds if result else None,
         "start": result.start if result else None,
+        "loss_check": result.loss_check.verdict if result and result.loss_check else None,
         "ran": run.ran,
         "reuse_of": run.reuse_of,
     }

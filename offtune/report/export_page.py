@@ -1,17 +1,41 @@
-"""What is said about an export: how its verification went.
+"""What is said about an export: what the training must say to match it, how its verification went.
 
-Covered: the page and the JSON of a verification. Not covered: running it (`verify.py`).
+Covered: lines, page and JSON of both. Not covered: the files (`export_formats.py`), verifying (`verify.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from offtune.records import Run
+from offtune.export_formats import Export
+from offtune.records import Run, StudyRecord
 from offtune.report.page import Facts, Heading, Page
 from offtune.trial import TrialResult
 from offtune.units import format_bytes, format_rate
 from offtune.verify import Verification
+
+
+def export_lines(made: Export, study: StudyRecord, run: Run, files: Iterable[Path]) -> list[str]:
+    """What was written, and what the person's own arguments must or may say."""
+    written = ", ".join(str(path) for path in files)
+    lines = [f"Wrote {written}: trial {run.number} of study {study.name}."] if written else []
+    if made.must_match:
+        lines.append(f"Must match: {' '.join(made.must_match)}")
+    if made.chosen:
+        lines.append(f"Yours to choose; measured with: {' '.join(made.chosen)}")
+    return [*lines, *made.remarks]
+
+
+def export_entry(made: Export) -> dict[str, Any]:
+    """The ds_config with what goes with it, in base units."""
+    return {
+        "ds_config": made.ds_config,
+        "must_match": list(made.must_match),
+        "chosen": list(made.chosen),
+        "remarks": list(made.remarks),
+    }
 
 
 def verification_page(run: Run, outcome: Verification) -> Page:

@@ -159,9 +159,14 @@ class Progress:
         self._tally.begin(run)
         self._refresh()
 
-    def trial(self, run: Run, best: Run | None) -> None:
-        """Add the lasting line of a finished trial; `best` is the best so far, this one included."""
+    def trial(self, run: Run, best: Run | None, *, done: int | None = None) -> None:
+        """Add the lasting line of a finished trial; `best` is the best so far, this one included.
+
+        `done` counts the trials of all workers, where there are several.
+        """
         first, *reasons = self._tally.end(run, best)
+        if done is not None:
+            self._tally.done = done
         self._print_cut(first)
         draw(self._console, tuple(reasons))
         self._refresh()

@@ -18,10 +18,10 @@ from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
 from offtune.report.phase_table import phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
-from offtune.trial import PhaseTimes, Status, Traffic, TrialResult
+from offtune.trial import LossCheck, PhaseTimes, Status, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
 
-LOSSES_SHOWN = 5
+LOSSES_SHOWN = 8
 
 
 def trial_page(study: StudyRecord, run: Run) -> Page:
@@ -105,7 +105,8 @@ def _speed_facts(result: TrialResult) -> list[tuple[str, str]]:
         ("", format_rate(result.tokens_per_s, "tokens/s")),
         ("step", _step_text(result.step_s)),
         ("skipped steps", str(result.skipped_steps)),
-        ("losses", _loss_text(result.losses)),
+        ("losses", _loss_text((*result.warmup_losses, *result.losses))),
+        *_loss_check_facts(result.loss_check),
         ("offload ratio", _ratio_text(result)),
     ]
 
@@ -122,6 +123,24 @@ def _step_text(step_s: tuple[float, ...]) -> str:
 def _loss_text(losses: tuple[float | None, ...]) -> str:
     texts = ["not finite" if loss is None else f"{loss:.4f}" for loss in losses[:LOSSES_SHOWN]]
     return ", ".join(texts) + (", ..." if len(losses) > LOSSES_SHOWN else "") or "-"
+
+
+def _loss_check_facts(check: LossCheck | None) -> list[tuple[str, str]]:
+    """What the comparison with the reference run gave, and the reference's own curve."""
+    if check is None:
+        return []
+    words = {
+        "reference": "the reference of this study",
+        "agrees": f"agrees with trial {check.reference_trial}: at most {_nat(check.departure_nat)} apart "
+        f"(step {check.departure_step}), {_nat(check.tolerance_nat)} allowed",
+    }
+    text = words.get(check.verdict, f"{check.verdict}: {check.reason}")
+    curve = check.reference_losses
+    return [("loss check", text), *([("reference losses", _loss_text(curve))] if curve else [])]
+
+
+def _nat(value: float | None) -> str:
+    return "-" if value is None else f"{abs(value):.4f}"
 
 
 def _ratio_text(result: TrialResult) -> str:

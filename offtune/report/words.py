@@ -52,8 +52,8 @@ STATUS_WORDS: dict[Status, StatusWords] = {
     ),
     Status.DIVERGED: StatusWords(
         title="diverged",
-        meaning="The loss was not a finite number, so that its speed says nothing.",
-        remedy="With fp16, prefer --precision bf16; otherwise look at the losses of the trial.",
+        meaning="Its losses are not finite or depart from the baseline's: it does not train the same model.",
+        remedy="Both curves: offtune show {study} --trial {trial}. With fp16, prefer --precision bf16.",
     ),
     Status.CRASHED: StatusWords(
         title="crashed",

@@ -1,7 +1,8 @@
 """The life of one rank's process, warm (forked) or cold (started): environment, log, report, end.
 
-`python -m offtune.worker.rank SPEC RANK` is the cold path; the server calls `be` in the forked child. Both
-leave exactly one file, `rank<r>.json`, in the trial's directory.
+`python -m offtune.worker.rank SPEC RANK` is the cold path, through a launcher with LOCAL_RANK LOCAL_SIZE GPU
+behind it (`node.py`); the server calls `be` in the forked child. All leave exactly one file, `rank<r>.json`,
+in the trial's directory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from offtune.trial import RankReport, TrialSpec, dump, load
@@ -20,11 +22,26 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def be(spec: TrialSpec, rank: int, *, forked: bool) -> None:
-    """Be this rank: train, report, and end the process without running anybody's exit handlers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where on its node a rank is: `gpu` is the NVML index there; `local_size` 0 is "not known"."""
+
+    local_rank: int
+    local_size: int
+    gpu: int
+
+
+def place_here(spec: TrialSpec, rank: int) -> Place:
+    """The place of a rank when all ranks are on one node."""
     gpu = spec.gpus[rank] if spec.gpus else 0
-    os.environ.update(environment(spec, rank))
-    report = _bad_fork(rank) if forked and _cuda_is_lost(spec) else _train(spec, rank, gpu)
+    return Place(local_rank=rank, local_size=spec.workload.world_size, gpu=gpu)
+
+
+def be(spec: TrialSpec, rank: int, *, forked: bool, place: Place | None = None) -> None:
+    """Be this rank: train, report, and end the process without running anybody's exit handlers."""
+    place = place or place_here(spec, rank)
+    os.environ.update(environment(spec, rank, place))
+    report = _bad_fork(rank) if forked and _cuda_is_lost(spec) else _train(spec, rank, place.gpu)
     write(spec, report)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -32,13 +49,13 @@ def be(spec: TrialSpec, rank: int, *, forked: bool) -> None:
     os._exit(0 if report.outcome == "done" else 1)
 
 
-def environment(spec: TrialSpec, rank: int) -> dict[str, str]:
+def environment(spec: TrialSpec, rank: int, place: Place) -> dict[str, str]:
     """What a launcher would set. MASTER_PORT is only a name here (DeepSpeed's /dev/shm files carry it)."""
     variables = {
         "RANK": str(rank),
-        "LOCAL_RANK": "0" if spec.device == "cuda" else str(rank),
+        "LOCAL_RANK": "0" if spec.device == "cuda" else str(place.local_rank),
         "WORLD_SIZE": str(spec.workload.world_size),
-        "LOCAL_SIZE": str(spec.workload.world_size),
+        "LOCAL_SIZE": str(place.local_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": spec.token,
     }
@@ -46,7 +63,7 @@ def environment(spec: TrialSpec, rank: int) -> dict[str, str]:
         # Each rank sees its own card only: no stray context of another rank counts against a budget.
         # NVML counts cards in PCI order, CUDA by default in order of speed.
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        variables["CUDA_VISIBLE_DEVICES"] = str(spec.gpus[rank])
+        variables["CUDA_VISIBLE_DEVICES"] = str(place.gpu)
     return variables
 
 
@@ -108,7 +125,9 @@ def main(arguments: list[str]) -> None:
     spec = load(TrialSpec, Path(arguments[0]).read_bytes())
     die_with_parent()
     preload(spec.ops, [spec.workload.model_config["model_type"]])
-    be(spec, int(arguments[1]), forked=False)
+    rank, *place = (int(argument) for argument in arguments[1:])
+    names = ("local_rank", "local_size", "gpu")
+    be(spec, rank, forked=False, place=Place(**dict(zip(names, place, strict=True))) if place else None)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class Record:
         self.steps_begun = self.steps_done = 0
         self.step_s: list[float] = []
         self.losses: list[float | None] = []
+        self.warmup_losses: list[float | None] = []
         self.diverged = False
         self.clock = PhaseClock(spec.device)
         self.resident: memory.ResidentMemory | None = None
@@ -97,10 +98,12 @@ class Record:
         self.clock.next_step(step_s)
         self._first_step_at = self._first_step_at or time.time()
         loss = _mean_over_ranks(losses)
-        if self.steps_done >= self.spec.warmup_steps:
+        measured = self.steps_done >= self.spec.warmup_steps
+        curve = self.losses if measured else self.warmup_losses
+        curve.append(loss if loss is not None and math.isfinite(loss) else None)
+        self.diverged = self.diverged or (loss is not None and not math.isfinite(loss))
+        if measured:
             self.step_s.append(step_s)
-            self.losses.append(loss if loss is not None and math.isfinite(loss) else None)
-            self.diverged = self.diverged or (loss is not None and not math.isfinite(loss))
         self.steps_done += 1
 
     def done(self, engine: Any, step_tokens: float | None = None) -> RankReport:
@@ -114,6 +117,7 @@ class Record:
             phases=self.clock.times(),
             traffic=self._traffic.finish() if self._traffic else report.traffic,
             skipped_steps=int(engine.skipped_steps) - self._skipped_before,
+            warmup_skipped_steps=self._skipped_before,
             sub_groups=groups,
             effective_ratio=ratio,
             step_tokens=step_tokens,
@@ -128,11 +132,13 @@ class Record:
         """A report of what is known so far."""
         return RankReport(
             rank=self.rank,
+            host=platform.node(),
             outcome=outcome,
             error=error,
             stage=self.stage,
             step_s=tuple(self.step_s),
             losses=tuple(self.losses),
+            warmup_losses=tuple(self.warmup_losses),
             memory=self._peaks(),
             first_step_at=self._first_step_at,
             versions=versions(),

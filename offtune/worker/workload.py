@@ -101,7 +101,13 @@ def micro_batches(
 
 
 def _sample(workload: Workload, index: int) -> torch.Tensor:
+    """Tokens by Zipf's law, as in text: something can be learned from the first step on.
+
+    With all tokens equally likely the loss stays at ln(vocabulary) whether or not a step updates anything
+    (measured, llama-5m, 7 steps: 0.03 up there, 0.46 down here), and a broken configuration would not show.
+    """
     assert workload.seq_len is not None  # only a person's command has none
     generator = torch.Generator().manual_seed((workload.seed << 32) + index)
     vocabulary = int(workload.model_config["vocab_size"])
-    return torch.randint(0, vocabulary, (workload.seq_len,), generator=generator)
+    uniform = torch.rand(workload.seq_len, generator=generator, dtype=torch.float64)
+    return ((vocabulary + 1) ** uniform).long().sub(1).clamp(max=vocabulary - 1)

@@ -15,8 +15,10 @@ PACKAGE = ROOT / "offtune"
 TABLE = """
     words: draft errors phase_analysis timeline trial units
     machine: check command devices hardware host hub installed lock models scratch toolchain trouble
+    shapes: activations decoder* model_*
     space: knob* space*
     ds_config: ds_*
+    cost models: hardware_profile memory_* step_* time_*
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     studies: crew database export* loss_check migrate records rows sampling schema score store study
     settings: base_check budgets command_settings config doctor machine_checks prepare software_checks verify
@@ -39,7 +41,7 @@ OWNERS = {
     "plotly": ("offtune.report.html",),
     "jinja2": ("offtune.report.html",),
     "typer": ("offtune.cli",),
-    "yaml": ("offtune.space_file",),
+    "yaml": ("offtune.space_file", "offtune.hardware_profile"),
     "hjson": ("offtune.ds_text",),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),

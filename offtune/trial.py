@@ -164,11 +164,27 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What was predicted before a trial: bytes of a rank's device and of the node's host, seconds of a step.
+
+    Nine of ten such predictions are off by no more than the error shares; None is "not predicted".
+    """
+
+    used_device_bytes: int
+    used_host_bytes: int
+    step_s: float | None
+    samples_per_s: float | None
+    device_error_share: float
+    step_error_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """One trial, finished one way or another; what is stored.
 
     Throughput is the median over measured optimizer steps, barrier to barrier over all ranks. `seconds` is
     the wall time of the whole trial, `first_step_s` from request to the end of the first optimizer step.
+    `forecast` is what was predicted before it, where anything was.
     """
 
     status: Status
@@ -189,6 +205,7 @@ class TrialResult:
     exit_codes: tuple[int | None, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     log_tail: str = ""
+    forecast: Forecast | None = None
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}

@@ -172,6 +172,13 @@ def search(
     steps: Annotated[int, typer.Option(help="Optimizer steps measured.")] = 5,
     seed: Annotated[int, typer.Option(help="Of weights, data and the sampler.")] = 0,
     sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc.")] = "tpe",
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict/--no-predict",
+            help="Do not run what is predicted far over; try the predicted best first.",
+        ),
+    ] = True,
     study: Annotated[
         str | None, typer.Option(help="A name for the study; default: study-1, study-2, ...")
     ] = None,
@@ -192,7 +199,7 @@ def search(
         global_batch=global_batch, precision=precision, optimizer=optimizer,
         activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
         space=space, trials=trials, time=time, trial_timeout=trial_timeout, warmup_steps=warmup_steps,
-        steps=steps, seed=seed, sampler=sampler,
+        steps=steps, seed=seed, sampler=sampler, predict=predict,
     )  # fmt: skip
     if dry_run:
         _dry_run(options, as_json)
@@ -410,8 +417,9 @@ def plan(
 
     Example: offtune plan --model llama-13b --hardware a100-40gb --gpus 4 --budget 40GB
     """
-    from offtune.plan import PlanOptions, make_plan, parse_count, resolve
+    from offtune.plan import make_plan
     from offtune.plan_ladder import climb
+    from offtune.plan_request import PlanOptions, parse_count, resolve
     from offtune.report.plan_page import plan_document, plan_page
 
     options = PlanOptions(

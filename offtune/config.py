@@ -54,6 +54,7 @@ class Options:
     steps: int = _STEPS
     seed: int = 0
     sampler: str = "tpe"
+    predict: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class RunConfig:
     seed: int
     sampler: str
     machine: dict[str, str]
+    predict: bool = True
 
 
 def resolve(options: Options, machine: Machine) -> RunConfig:
@@ -107,6 +109,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         seed=_positive(options.seed, "--seed", least=0),
         sampler=options.sampler,
         machine=hardware.fingerprint(machine, device, gpus),
+        predict=options.predict,
     )
 
 

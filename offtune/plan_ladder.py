@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from offtune.candidates import Candidate
-from offtune.plan import NVME_PLACEHOLDER, Request, look, nearest
+from offtune.plan import look, nearest
+from offtune.plan_request import NVME_PLACEHOLDER, Request
 from offtune.predict import HOST_ERROR_SHARE
 from offtune.units import format_bytes
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from offtune import ds_config, prepare, scratch
 from offtune.config import RunConfig
 from offtune.errors import Interrupted
+from offtune.foresight import QUEUED, QUEUED_LABEL, Foresight
 from offtune.records import Run
 from offtune.store import Store
 from offtune.study import Proposal, Repair, Study
@@ -46,10 +47,12 @@ class Search:
     watcher: Watcher
     started: float = field(default_factory=time.monotonic)
     fruitless: int = 0
+    foresight: Foresight | None = None
 
     def run(self) -> str:
         """Go on to the study's target; returns why it ended. Raises Interrupted when the person stops it."""
         while (reason := self._over()) is None:
+            self._queue_predicted()
             self._next()
         return reason
 
@@ -67,7 +70,9 @@ class Search:
         if self.config.time_s is not None and time.monotonic() - self.started >= self.config.time_s:
             return f"The time is up after {measured} trials."
         if self.fruitless >= _FRUITLESS_LIMIT:
-            return f"Nothing new was proposed {self.fruitless} times in a row: the space is exhausted."
+            return (
+                f"Of {self.fruitless} proposals in a row none was new and could fit: the space is exhausted."
+            )
         return None
 
     def _next(self) -> None:
@@ -79,17 +84,34 @@ class Search:
             self.study.reuse(proposal.number, twin)
             self.fruitless += 1
         elif problems := ds_config.problems(config, self.facts):
-            self._refuse(proposal, config, fingerprint, problems)
+            result = TrialResult(status=Status.INVALID, reason=" ".join(problems))
+            self._refuse(proposal, config, fingerprint, result)
+        elif (hopeless := self._hopeless(proposal, config)) is not None:
+            self._refuse(proposal, config, fingerprint, hopeless)
         else:
             self.fruitless = 0
             self._train(proposal, config, fingerprint)
 
-    def _refuse(
-        self, proposal: Proposal, config: DsConfig, fingerprint: str, problems: tuple[str, ...]
-    ) -> None:
-        """Tell a point that DeepSpeed would reject as infeasible, without running it."""
+    def _queue_predicted(self) -> None:
+        """Once nothing is queued any more, so after the baselines: the points that look best."""
+        if self.foresight is None or self.study.waiting():
+            return
+        if QUEUED_LABEL in self.store.notes(self.study.name):
+            return
+        left = self.config.trials - self.study.measured_count()
+        found = self.foresight.best(min(QUEUED, max(1, left // 2)))
+        for point in found:
+            self.study.enqueue(point, "search", QUEUED_LABEL)
+        self.store.note(self.study.name, QUEUED_LABEL, len(found))
+
+    def _hopeless(self, proposal: Proposal, config: DsConfig) -> TrialResult | None:
+        if self.foresight is None or proposal.origin != "search":
+            return None
+        return self.foresight.hopeless(config)
+
+    def _refuse(self, proposal: Proposal, config: DsConfig, fingerprint: str, result: TrialResult) -> None:
+        """Tell a point that DeepSpeed would reject, or that cannot fit, as infeasible, without running it."""
         self.fruitless += 1
-        result = TrialResult(status=Status.INVALID, reason=" ".join(problems))
         run = self.store.add_run(replace(self._run(proposal, config, fingerprint), ran=False, result=result))
         self.study.tell(proposal.number, result)
         self.watcher.trial(run, self.study.best())
@@ -100,9 +122,10 @@ class Search:
         run = self.store.add_run(
             replace(run, trial_dir=spec.trial_dir, swap_dir=spec.swap_dir, token=spec.token)
         )
+        forecast = self.foresight.predict(config).forecast if self.foresight else None
         self.watcher.begin(run)
         try:
-            result = self.runner(spec)
+            result = replace(self.runner(spec), forecast=forecast)
         except KeyboardInterrupt:
             self.study.abandon(proposal.number)
             scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
@@ -114,6 +137,8 @@ class Search:
         self.store.finish_run(self.study.name, proposal.number, result)
         self.study.tell(proposal.number, result)
         scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
+        if self.foresight is not None:
+            self.foresight.learn(self.store.runs(self.study.name))
         self.watcher.trial(replace(run, status=result.status, result=result), self.study.best())
 
     def _run(self, proposal: Proposal, config: DsConfig, fingerprint: str) -> Run:

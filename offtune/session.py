@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from offtune import hardware, prepare
 from offtune.config import Options, RunConfig, resolve
 from offtune.errors import StudyMismatch, UsageError
+from offtune.foresight import foresight_for
 from offtune.records import Limits, Run, StudyRecord, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
@@ -96,7 +97,9 @@ def _run(
     limits = study_limits(record)
     study = Study(store, record.name, ready.space, limits=limits, seed=config.seed, sampler=config.sampler)
     search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
-                    runner=ready.runner, watcher=progress)  # fmt: skip
+                    runner=ready.runner, watcher=progress,
+                    foresight=foresight_for(config, ready.facts, ready.space, hardware.detect(),
+                                            store.runs(record.name)))  # fmt: skip
     search.repair()
     for label, point in ready.space.baselines():
         study.enqueue(point, "baseline", label)

@@ -78,6 +78,10 @@ class Study:
         raw = {knob.name: knob.raw(whole[knob.name]) for knob in self._space.knobs if knob.name in whole}
         self._sampling.queue(raw, {"origin": origin, "label": label})
 
+    def waiting(self) -> int:
+        """How many queued points nobody has asked for yet."""
+        return self._sampling.waiting()
+
     def tell(self, number: int, result: TrialResult) -> None:
         """Tell the sampler what came of a trial; its row must be finished before. Harmless when repeated."""
         if result.status is Status.INTERRUPTED:

@@ -12,6 +12,7 @@ from typing import Any
 from offtune.export import portable, provenance
 from offtune.records import Run, StudyRecord
 from offtune.report.export_page import verification_entry
+from offtune.report.forecasts import is_foretold
 from offtune.report.gain import Gain
 from offtune.report.summary import Summary
 from offtune.trial import Status, as_dict
@@ -37,6 +38,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "front": [run.number for run in summary.front],
         "nearest_miss": _miss_entry(summary),
         "infeasible_share": summary.infeasible_share,
+        "predictions": as_dict(summary.forecasts) if summary.forecasts else None,
         "versions": _versions(summary),
         "machine": study.settings.get("machine") or {},
         "notes": list(study.settings.get("notes") or ()),
@@ -81,7 +83,8 @@ def _study_head(summary: Summary) -> dict[str, Any]:
 
 
 def _figures(run: Run) -> dict[str, Any]:
-    result = run.result
+    # What was told without running has predicted figures; they stand under "predicted" alone.
+    result = None if is_foretold(run) else run.result
     return {
         "samples_per_s": result.samples_per_s if result else None,
         "tokens_per_s": result.tokens_per_s if result else None,
@@ -117,6 +120,7 @@ def _trial_entry(run: Run) -> dict[str, Any]:
         "origin": run.origin,
         "label": run.label,
         **_figures(run),
+        "predicted": as_dict(result.forecast) if result and result.forecast else None,
         "point": run.point,
         "seconds": result.seconds if result else None,
         "start": result.start if result else None,

@@ -13,8 +13,9 @@ from typing import Any
 from offtune.candidates import Candidate
 from offtune.export import portable
 from offtune.knobs import describe
-from offtune.plan import Plan, Request
+from offtune.plan import Plan
 from offtune.plan_ladder import Rung
+from offtune.plan_request import Request
 from offtune.predict import HOST_ERROR_SHARE, Prediction
 from offtune.report.page import Block, Column, Facts, Heading, Line, Page, Table
 from offtune.report.words import rate_text
@@ -64,7 +65,7 @@ def _request_facts(request: Request) -> tuple[tuple[str, str], ...]:
         ("hardware", request.hardware.about),
         (
             "budget",
-            f"{format_bytes(request.budget_bytes)} a GPU, {format_bytes(request.host_budget_bytes)} of a host",
+            f"{format_bytes(request.budget_bytes)} a GPU, {format_bytes(request.host_budget_bytes)} a host",
         ),
         ("a step", f"{request.global_batch} samples of {request.seq_len} tokens, {request.precision}"),
         ("checkpointing", checkpointing),

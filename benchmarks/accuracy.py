@@ -166,9 +166,8 @@ def _verdict(judged: list[Found]) -> int:
         reached = (median(sizes), percentile(sizes, 0.9))
         met = reached[0] <= most and (ninth is None or reached[1] <= ninth)
         limit = f"{most:.0%}" + (f", {ninth:.0%}" if ninth else "")
-        print(
-            f"  {quantity:13} {'met   ' if met else 'MISSED'} {reached[0]:.1%}, {reached[1]:.1%} (goal: {limit})"
-        )
+        verdict = "met   " if met else "MISSED"
+        print(f"  {quantity:13} {verdict} {reached[0]:.1%}, {reached[1]:.1%} (goal: {limit})")
         missed += not met
     return 1 if missed else 0
 

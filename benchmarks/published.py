@@ -34,7 +34,8 @@ _MACHINES = {
 _VOCAB = 32000
 # Buckets and limits that every DeepSpeed log here states.
 _BUCKET, _LIMIT, _PREFETCH = 500_000_000, 1_000_000_000, 50_000_000
-# The logs' own loop around DeepSpeed (data, timers, printing): runs C1 to C4 and the window of 16.
+# The logs' own loop around DeepSpeed (data, timers, printing): iteration less phases of runs C1 to C4 and of
+# two logs with 16 micro-steps.
 HARNESS_STEP_S, HARNESS_MICRO_STEP_S = 0.13, 0.25
 
 
@@ -56,9 +57,11 @@ class Case:
     def name(self) -> str:
         row = self.row
         copy = f" {row['gradient_copy']}" if row["gradient_copy"] else ""
+        split = f" tp {row['tensor_parallel']}" if row["tensor_parallel"] != "1" else ""
         size = float(row["params"]) / 1e9
         return (
-            f"{row['machine']} {size:.1f}B x{row['gpus']} micro {row['micro_batch']}x{row['micro_steps']} "
+            f"{row['machine']} {size:.1f}B x{row['gpus']}{split} "
+            f"micro {row['micro_batch']}x{row['micro_steps']} "
             f"{row['optimizer_device']} r {row['ratio'] or '-'} sg {row['sub_group_size'] or '-'}"
             f" {row['deepspeed']}{copy}"
         )
@@ -82,8 +85,6 @@ def excluded(row: dict[str, str]) -> str | None:
         return "an optimizer that DeepSpeed does not have"
     if row["memory_tier"]:
         return "states partly in CXL memory, a tier no profile describes"
-    if row["tensor_parallel"] != "1":
-        return "tensor parallel: not DeepSpeed's doing"
     return None
 
 
@@ -104,6 +105,7 @@ def _shape(params: int, layers: int, hidden: int, heads: int) -> ModelShape:
 
 
 def case_of(row: dict[str, str]) -> Case:
+    split = int(row["tensor_parallel"])
     shape = _shape(*(int(row[key]) for key in ("params", "layers", "hidden", "heads")))
     ds_config = _ds_config(row)
     facts = _facts(row, shape)
@@ -118,6 +120,8 @@ def case_of(row: dict[str, str]) -> Case:
     )
     if row["gradient_copy"] == "overlapped":
         work = replace(work, gradient_copy="overlapped")
+    if split > 1:
+        work = _tensor_parallel(work, split, int(row["gpus"]))
     log = row["system"] == "DeepSpeed"
     return Case(
         row=row,
@@ -132,6 +136,32 @@ def case_of(row: dict[str, str]) -> Case:
         },
         harness_s=HARNESS_STEP_S + HARNESS_MICRO_STEP_S * work.micro_steps if log else 0.0,
     )
+
+
+_SPLIT_FIELDS = (
+    "forward_flops",
+    "recompute_flops",
+    "backward_flops",
+    "attention_flops",
+    "score_bytes",
+    "cpu_numel",
+    "last_numel",
+    "micro_d2h_bytes",
+    "micro_h2d_bytes",
+    "update_h2d_bytes",
+)
+
+
+def _tensor_parallel(work: StepWork, split: int, gpus: int) -> StepWork:
+    """Work of one of `split` parts of every layer, as Megatron cuts them; `work` is that of the whole model.
+
+    Each layer is reduced over the parts twice in a forward and twice in a backward, and twice more with
+    recomputation; an all-reduce is a reduce-scatter and an all-gather.
+    """
+    reduced = 2.0 * 2.0 * work.state_bytes
+    parts = {name: getattr(work, name) / split for name in _SPLIT_FIELDS}
+    gathered = {"forward_gather_bytes": reduced, "backward_gather_bytes": 2 * reduced}
+    return replace(work, ranks=gpus, ranks_per_node=gpus, **parts, **gathered)
 
 
 def _ds_config(row: dict[str, str]) -> DsConfig:
@@ -158,7 +188,7 @@ def _ds_config(row: dict[str, str]) -> DsConfig:
 
 
 def _facts(row: dict[str, str], shape: ModelShape) -> Facts:
-    ranks = int(row["gpus"])
+    ranks = int(row["gpus"]) // int(row["tensor_parallel"])
     workload = Workload(
         model_name="published",
         model_config={},

@@ -32,20 +32,25 @@ class Stack:
 
     `attention` None is what the model library picks. `score_bytes` are kept per attention score by eager
     attention (None: as Hugging Face), `held_score_bytes` stay allocated between steps, `lingering_tables`
-    is how many gathered token tables ZeRO-3 cannot release within a step.
+    is how many gathered token tables ZeRO-3 cannot release within a step, `loss_backward_bytes` what the
+    loss's backward needs per logit (None: as Hugging Face).
     """
 
     attention: Attention | None = None
     score_bytes: int | None = None
     held_score_bytes: int = 0
     lingering_tables: int = 0
+    loss_backward_bytes: int | None = None
 
 
 HUGGING_FACE = Stack()
 # Megatron-DeepSpeed of the published logs: constant part of the allocator's level before a forward is
 # 2 B per score over 7B to 100B models with 32 to 256 heads, and after a backward it is two token tables
-# higher than before wherever there are two or more ranks.
-MEGATRON = Stack(attention="eager", score_bytes=2, held_score_bytes=2, lingering_tables=2)
+# higher than before wherever there are two or more ranks. Its cross entropy turns probabilities into
+# gradients where they are, then casts them.
+MEGATRON = Stack(
+    attention="eager", score_bytes=2, held_score_bytes=2, lingering_tables=2, loss_backward_bytes=6
+)
 
 
 def attention_of(decoder: Decoder, stack: Stack) -> Attention:
@@ -59,12 +64,13 @@ def attention_of(decoder: Decoder, stack: Stack) -> Attention:
 class LayerBytes:
     """One layer, for one micro-batch: kept by its attention half and its MLP half, and needed while it runs.
 
-    `working` is the largest sum of short-lived tensors in the layer's backward.
+    `forward` and `backward` are the largest sums of short-lived tensors in either direction.
     """
 
     attention: int
     mlp: int
-    working: int
+    forward: int
+    backward: int
 
     @property
     def kept(self) -> int:
@@ -79,10 +85,14 @@ def layer_bytes(
     scores = _score_bytes(decoder, element, stack) * decoder.heads * seq_len
     attention = _half_norm_bytes(decoder, element) + _attention_bytes(decoder, element, stack) + scores
     mlp = _half_norm_bytes(decoder, element) + _mlp_bytes(decoder, index, element)
+    inner = _mlp_working(decoder, index, element)
+    # Eager attention masks and normalises whole score matrices: one more lives beside what is kept.
+    scoring = scores + element * decoder.heads * seq_len if scores else 0.0
     return LayerBytes(
         attention=int(tokens * attention),
         mlp=int(tokens * mlp),
-        working=int(tokens * max(_mlp_working(decoder, index, element), scores)),
+        forward=int(tokens * max(inner, scoring)),
+        backward=int(tokens * max(inner, scores)),
     )
 
 
@@ -178,7 +188,9 @@ class HeadBytes:
     backward: int
 
 
-def head_bytes(decoder: Decoder, seq_len: int, micro_batch: int, element: int) -> HeadBytes:
+def head_bytes(
+    decoder: Decoder, seq_len: int, micro_batch: int, element: int, stack: Stack = HUGGING_FACE
+) -> HeadBytes:
     """Bytes for cross entropy over the vocabulary as Hugging Face computes it (loss/loss_utils.py).
 
     Forward: logits, their fp32 copy, log-probabilities. Kept: the last. Backward: the last, the gradient of
@@ -189,8 +201,9 @@ def head_bytes(decoder: Decoder, seq_len: int, micro_batch: int, element: int) -
     upcast = FP32_BYTES if element < FP32_BYTES else 0
     capped = element if decoder.softcap else 0
     logits = tokens * decoder.vocab
+    backward = 3 * FP32_BYTES if stack.loss_backward_bytes is None else stack.loss_backward_bytes
     return HeadBytes(
         forward=int(final_norm + logits * (2 * capped + element + upcast + FP32_BYTES)),
         kept=int(final_norm + logits * (capped + FP32_BYTES)),
-        backward=int(final_norm + logits * (capped + 3 * FP32_BYTES)),
+        backward=int(final_norm + logits * (capped + backward)),
     )

@@ -142,6 +142,23 @@ def pcie_bytes_per_s(gpu_index: int) -> tuple[float, float] | None:
     return _ask_gpu(gpu_index, traffic)
 
 
+def cuda_build_environment() -> dict[str, str]:
+    """What keeps DeepSpeed's builders from asking CUDA itself for the architectures to build for.
+
+    The question initialises CUDA in the process that asks (compute_capability_args in op_builder/builder.py,
+    0.19.8), which the warm server must not do before it forks; the answer is the same. Empty without GPUs.
+    """
+    capabilities = sorted({found for gpu in cuda_gpus(detect()) if (found := _capability(gpu.index))})
+    if not capabilities or "TORCH_CUDA_ARCH_LIST" in os.environ:
+        return {}
+    return {"TORCH_CUDA_ARCH_LIST": ";".join(f"{major}.{minor}" for major, minor in capabilities)}
+
+
+def _capability(gpu_index: int) -> tuple[int, int] | None:
+    found = _ask_gpu(gpu_index, lambda nvml, gpu: nvml.nvmlDeviceGetCudaComputeCapability(gpu))
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
 def _gpus() -> tuple[Gpu, ...]:
     count = _ask_driver(lambda nvml: int(nvml.nvmlDeviceGetCount())) or 0
     found = (_ask_gpu(index, partial(_gpu, index)) for index in range(count))

@@ -138,6 +138,12 @@ def _read(path: Path) -> str:
         return ""
 
 
+def load_per_core(root: Path = _ROOT) -> float:
+    """Processes that wanted a core during the last minute, per core of the machine."""
+    minute = float((root / "proc/loadavg").read_text().split()[0])
+    return minute / (os.cpu_count() or 1)
+
+
 def memlock_bytes(root: Path = _ROOT) -> int | None:
     """RLIMIT_MEMLOCK of this process; None when nothing limits it (unlimited, or CAP_IPC_LOCK)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)

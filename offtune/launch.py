@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from offtune import toolchain
+from offtune import hardware, toolchain
 from offtune.errors import OfftuneError
 from offtune.trial import DeviceKind, TrialSpec
 
@@ -53,6 +53,7 @@ def child_environment(device: DeviceKind, threads_per_rank: int) -> dict[str, st
     return {
         **os.environ,
         **toolchain.child_paths(),
+        **hardware.cuda_build_environment(),
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,

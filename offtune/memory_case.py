@@ -37,6 +37,9 @@ PHASE_OF: dict[Moment, str] = {
 }
 
 FP32_BYTES = 4
+# glibc maps larger allocations one by one and returns them when freed; smaller ones come from a heap that
+# keeps what is freed (malloc.c: DEFAULT_MMAP_THRESHOLD_MAX, to which the threshold grows).
+LARGE_BYTES = 32 * 1024**2
 _DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "float32": 4, "float16": 2, "bfloat16": 2}
 # fp32 tensors per parameter that an optimizer keeps besides the master weights (csrc/adam, csrc/lion,
 # csrc/adagrad).
@@ -69,6 +72,7 @@ class Case:
     facts: Facts
     shape: ModelShape
     stack: Stack
+    ranks_per_node: int
 
     @cached_property
     def layout(self) -> Layout:
@@ -171,6 +175,31 @@ class Case:
         return parse_version(self.facts.deepspeed_version)
 
 
-def case_of(ds_config: DsConfig, facts: Facts, shape: ModelShape, stack: Stack = HUGGING_FACE) -> Case:
-    """The case of a ds_config that `ds_rules` found nothing wrong with."""
-    return Case(ds_config=ds_config, facts=facts, shape=shape, stack=stack)
+def per_parameter(
+    case: Case, component: str, place: Place, element: float, moments: frozenset[Moment], pinned: bool = False
+) -> list[Block]:
+    """A block with an allocation for every parameter, of `element` bytes per element of the whole model.
+
+    It comes in two parts, as allocators tell large from small.
+    """
+    numels = case.facts.parameter_numels
+    limit = LARGE_BYTES / element
+    large = sum(numel for numel in numels if numel >= limit)
+    parts = ((case.numel - large, LARGE_BYTES // 2), (large, LARGE_BYTES))
+    return [
+        Block(component, place, int(count * element), moments, piece=piece, pinned=pinned)
+        for count, piece in parts
+        if count
+    ]
+
+
+def case_of(
+    ds_config: DsConfig,
+    facts: Facts,
+    shape: ModelShape,
+    stack: Stack = HUGGING_FACE,
+    ranks_per_node: int | None = None,
+) -> Case:
+    """The case of a ds_config that `ds_rules` found nothing wrong with; by default all ranks share a node."""
+    ranks = facts.workload.world_size if ranks_per_node is None else ranks_per_node
+    return Case(ds_config=ds_config, facts=facts, shape=shape, stack=stack, ranks_per_node=ranks)

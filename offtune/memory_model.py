@@ -39,16 +39,22 @@ class MemoryPrediction:
     allocated_bytes: int
     resting_bytes: int
     used_host_bytes: int
+    resting_host_bytes: int
     error_share: float
 
 
 def predict_memory(
-    ds_config: DsConfig, facts: Facts, shape: ModelShape, stack: Stack = HUGGING_FACE
+    ds_config: DsConfig,
+    facts: Facts,
+    shape: ModelShape,
+    stack: Stack = HUGGING_FACE,
+    ranks_per_node: int | None = None,
 ) -> MemoryPrediction:
     """The memory of training `shape` under a ds_config that `ds_rules` found nothing wrong with."""
-    case = case_of(ds_config, facts, shape, stack)
+    case = case_of(ds_config, facts, shape, stack, ranks_per_node)
     states = memory_zero3 if case.stage == 3 else memory_zero12
-    return _on_cuda(case, [*states.blocks(case), *memory_work.blocks(case)])
+    blocks = [*states.blocks(case), *memory_work.blocks(case)]
+    return _on_cpu(case, blocks) if facts.device == "cpu" else _on_cuda(case, blocks)
 
 
 def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
@@ -63,13 +69,34 @@ def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
     return MemoryPrediction(
         device=components,
         host=host,
-        nvme=_components([b for b in blocks if b.place == "nvme"], "update", case.ranks),
+        nvme=_components([b for b in blocks if b.place == "nvme"], "update", case.ranks_per_node),
         peak_by_phase=_by_phase(totals),
         used_device_bytes=sum(components.values()),
         allocated_bytes=totals[peak],
         resting_bytes=resting,
         used_host_bytes=sum(host.values()),
+        resting_host_bytes=sum(host.values()) - host.get("overflow check", 0),
         error_share=CUDA_ERROR_SHARE,
+    )
+
+
+def _on_cpu(case: Case, blocks: list[Block]) -> MemoryPrediction:
+    """Everything lives in one memory: a rank's resident bytes above its level before the model."""
+    totals = memory_process.resident_on_cpu(case, blocks)
+    peak = max(MOMENTS, key=lambda moment: totals[moment])
+    components = _components([b for b in blocks if b.place != "nvme"], peak)
+    components["kept by the heap"] = max(0, totals[peak] - sum(components.values()))
+    return MemoryPrediction(
+        device=components,
+        host={},
+        nvme=_components([b for b in blocks if b.place == "nvme"], "update", case.ranks_per_node),
+        peak_by_phase=_by_phase(totals),
+        used_device_bytes=totals[peak],
+        allocated_bytes=totals[peak],
+        resting_bytes=totals["update"],
+        used_host_bytes=case.ranks_per_node * (memory_process.CPU_LEVEL_BYTES + totals[peak]),
+        resting_host_bytes=0,
+        error_share=CPU_ERROR_SHARE,
     )
 
 
@@ -94,6 +121,6 @@ def _host_components(case: Case, blocks: Iterable[Block]) -> dict[str, int]:
     sizes: dict[str, int] = defaultdict(int)
     for block in blocks:
         if block.place == "host" and ("update" in block.moments or block.pinned):
-            sizes[block.component] += memory_process.host_size(block) * case.ranks
-    sizes["processes"] = case.ranks * memory_process.HOST_RANK_BYTES
+            sizes[block.component] += memory_process.host_size(block) * case.ranks_per_node
+    sizes["processes"] = memory_process.HOST_NODE_BYTES + case.ranks_per_node * memory_process.HOST_RANK_BYTES
     return dict(sizes)

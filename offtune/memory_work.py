@@ -22,29 +22,27 @@ def blocks(case: Case) -> list[Block]:
     """What a forward keeps, and the most that each moment needs on top of it."""
     decoder, element = case.shape.decoder, case.param_bytes
     kept, widest = _layers(decoder, case.seq_len, case.micro_batch, element, case.stack)
-    head = head_bytes(decoder, case.seq_len, case.micro_batch, element)
+    head = head_bytes(decoder, case.seq_len, case.micro_batch, element, case.stack)
     inputs = checkpoint_bytes(decoder, case.seq_len, case.micro_batch, element)
     if case.checkpointing:
         kept = decoder.layers * inputs
     held = case.stack.held_score_bytes * decoder.heads * case.seq_len**2 * case.micro_batch
     tensor, logits = _tensor_bytes(case), _logit_bytes(case)
+    ahead, back = widest.forward, widest.backward + (widest.kept if case.checkpointing else 0)
     return [
         Block("activations", "device", kept + inputs, FORWARD | _EARLY, piece=tensor),
         Block("activations", "device", int(_share_left(case) * kept), _AT_REDUCTION, piece=tensor),
-        Block("working layer", "device", _working(case, widest, backward=False), FORWARD, piece=tensor),
-        Block("working layer", "device", _working(case, widest, backward=True), _AT_LAYER, piece=tensor),
-        Block("working layer", "device", _unfinished(case, widest), _AT_REDUCTION, piece=tensor),
-        Block("logits and loss", "device", head.forward, FORWARD, piece=logits),
+        # A layer is over when the logits come.
+        Block("working layer", "device", ahead if ahead > head.forward else 0, FORWARD, piece=tensor),
+        Block(
+            "logits and loss", "device", head.forward if ahead <= head.forward else 0, FORWARD, piece=logits
+        ),
         Block("logits and loss", "device", head.backward, _AT_LOSS, piece=logits),
+        # A checkpointed layer is made again, and then worked on.
+        Block("working layer", "device", back, _AT_LAYER, piece=tensor),
+        Block("working layer", "device", _unfinished(case, widest), _AT_REDUCTION, piece=tensor),
         Block("held scores", "device", held, STEADY),
     ]
-
-
-def _working(case: Case, widest: LayerBytes, *, backward: bool) -> int:
-    """Short-lived tensors of a layer; a checkpointed layer keeps nothing and is made again."""
-    if not backward:
-        return 0
-    return widest.working + (widest.kept if case.checkpointing else 0)
 
 
 def _unfinished(case: Case, widest: LayerBytes) -> int:
@@ -78,7 +76,7 @@ def _layers(
     for index, count in ((dense_index, decoder.layers - mixtures), (mixture_index, mixtures)):
         if index is not None:
             found.append((count, layer_bytes(decoder, index, seq_len, micro_batch, element, stack)))
-    widest = max((layer for _, layer in found), key=lambda layer: layer.kept + layer.working)
+    widest = max((layer for _, layer in found), key=lambda layer: layer.kept + layer.backward)
     return sum(count * layer.kept for count, layer in found), widest
 
 

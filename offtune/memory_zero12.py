@@ -10,13 +10,14 @@ from offtune.memory_case import (
     ALWAYS,
     BACKWARD,
     FP32_BYTES,
+    PASSES,
     REDUCING,
     START,
     STEADY,
     UPDATE,
     Block,
     Case,
-    Moment,
+    per_parameter,
 )
 
 # Gradient norms are taken in fp64, one parameter at a time (get_norm_dtype in runtime/zero/utils.py).
@@ -34,21 +35,32 @@ def _parameters(case: Case) -> list[Block]:
     return [
         Block("parameters", "device", size, ALWAYS),
         # As the model was built, until the flat copy takes their place (flatten_on_accelerator).
-        Block("parameters as built", "device", size, START, piece=case.largest * case.param_bytes),
+        *per_parameter(case, "parameters as built", "device", case.param_bytes, START),
     ]
 
 
 def _gradients(case: Case) -> list[Block]:
-    """Stage 1 keeps whole gradients to the boundary, stage 2 its partition, or nothing when offloaded."""
-    if case.stage == 2 and case.offloads_optimizer and case.grad_bytes == case.param_bytes:
-        return []
-    elements = case.partition if case.stage == 2 else case.numel
-    moments: frozenset[Moment] = STEADY if case.accumulation > 1 else REDUCING | UPDATE
-    if case.offloads_optimizer and case.stage < 2:
+    """Gradients of one micro-step, and those accumulated so far.
+
+    Stage 1 keeps whole gradients to the boundary, stage 2 those of its partition, or none when offloaded
+    (independent_gradient_partition_epilogue: all_grad_tensors and param.grad coexist from the second
+    micro-step on).
+    """
+    share = case.partition / case.numel if case.stage == 2 else 1.0
+    grad = case.grad_bytes * share
+    if case.offloads_optimizer:
+        if case.stage == 2 and case.grad_bytes == case.param_bytes:
+            return []
         # Moved to the host in the boundary's backward, before the update.
-        moments -= UPDATE
-    piece = case.largest * case.grad_bytes
-    return [Block("gradients", "device", elements * case.grad_bytes, moments, piece=piece)]
+        moments = PASSES if case.accumulation > 1 else REDUCING
+        return per_parameter(case, "gradients", "device", grad, moments)
+    if case.accumulation == 1:
+        return per_parameter(case, "gradients", "device", grad, REDUCING | UPDATE)
+    own = case.grad_bytes * case.partition / case.numel
+    return [
+        *per_parameter(case, "accumulated gradients", "device", own, STEADY),
+        *per_parameter(case, "gradients", "device", grad, REDUCING),
+    ]
 
 
 def _optimizer(case: Case) -> list[Block]:
@@ -77,9 +89,8 @@ def _offloaded_optimizer(case: Case) -> list[Block]:
         Block("gradient in fp32", "device", case.largest * (FP32_BYTES + NORM_BYTES), REDUCING),
     ]
     if case.stage == 2 and case.accumulation > 1 and case.grad_bytes == case.param_bytes:
-        piece = case.largest * case.param_bytes
-        held = p * case.param_bytes
-        found.append(Block("accumulated gradients", "host", held, STEADY, piece=piece, pinned=pins))
+        element = case.param_bytes * p / case.numel
+        found += per_parameter(case, "accumulated gradients", "host", element, STEADY, pins)
     return found
 
 

@@ -7,11 +7,24 @@ Covered: what runtime/zero/stage3.py, partitioned_param_coordinator.py and runti
 from __future__ import annotations
 
 from offtune.ds_layout import AIO_ALIGNMENT_BYTES
-from offtune.memory_case import ALWAYS, FP32_BYTES, PASSES, REDUCING, START, STEADY, UPDATE, Block, Case
+from offtune.memory_case import (
+    ALWAYS,
+    FP32_BYTES,
+    PASSES,
+    REDUCING,
+    START,
+    STEADY,
+    UPDATE,
+    Block,
+    Case,
+    per_parameter,
+)
 from offtune.memory_zero12 import NORM_BYTES
 
 # _constant_buffered_norm2 in stage3.py takes norms of at most so many elements at a time.
 _NORM_PIECE_NUMEL = 250_000_000
+# From here on swap buffers are locked by the aio op; read in 0.19.8, whether before is not known to us.
+_LOCKED_BUFFERS = (0, 19)
 # What torch's AdamW holds besides the state while it steps one resident sub-group: the denominator and the
 # update, fp32 (foreach implementation, torch/optim/adamw.py).
 _ADAMW_TEMPORARIES = 2
@@ -28,19 +41,24 @@ def blocks(case: Case) -> list[Block]:
 
 def _parameters(case: Case) -> list[Block]:
     size = case.partition * case.param_bytes
-    piece = max(case.layout.partitions) * case.param_bytes
+    element = size / case.numel
     if case.layout.param_device == "none":
         return [
             Block("parameters", "device", size, ALWAYS),
             # Shards as zero.Init made them, until they are joined into one (defragment).
-            Block("parameters as built", "device", size, START, piece=piece),
+            *per_parameter(case, "parameters as built", "device", element, START),
         ]
-    if case.layout.param_device == "cpu":
-        # The flat buffer is pinned whatever pin_memory says; torch keeps the pinned shards it replaced.
-        moments = ALWAYS if _pins_params(case) and case.facts.device == "cuda" else START
-        built = Block("parameters as built", "host", size, moments, piece=piece, pinned=_pins_params(case))
-        return [Block("parameters", "host", size, ALWAYS, pinned=True), built]
-    return _swapped_parameters(case)
+    if case.layout.param_device == "nvme":
+        # Made in memory, then written out.
+        as_built = per_parameter(case, "parameters as built", "host", element, START)
+        return [*_swapped_parameters(case), *as_built]
+    # The flat buffer is pinned whatever pin_memory says; torch keeps the pinned shards it replaced.
+    pins = _pins_params(case)
+    moments = ALWAYS if pins and case.facts.device == "cuda" else START
+    return [
+        Block("parameters", "host", size, ALWAYS, pinned=True),
+        *per_parameter(case, "parameters as built", "host", element, moments, pins),
+    ]
 
 
 def _pins_params(case: Case) -> bool:
@@ -70,10 +88,10 @@ def _gathered(case: Case) -> list[Block]:
     if case.ranks == 1 and not _copies_on_one_rank(case):
         return []
     persistent = _persistent_numel(case)
-    live, piece = live_numel(case, persistent) * case.param_bytes, case.largest * case.param_bytes
+    live = live_numel(case, persistent) * case.param_bytes
     return [
         Block("persistent parameters", "device", persistent * case.param_bytes, STEADY),
-        Block("live parameters", "device", live, PASSES, piece=piece),
+        Block("live parameters", "device", live, PASSES, piece=live // 8),
         Block("lingering tables", "device", _lingering(case), PASSES),
     ]
 
@@ -122,8 +140,12 @@ def _reduction(case: Case) -> list[Block]:
         size = case.bucket_size * case.param_bytes
         found.append(Block("reduce bucket", "device", size, ALWAYS, written=in_use))
     if case.offloads_optimizer:
-        # A bucket smaller than a parameter does not keep it from being reduced, alone.
+        # A bucket smaller than a parameter does not keep it from being reduced, alone. For NVMe the whole
+        # bucket's gradients are cast before any is written (offload_fp32_gradients).
         one = -(-case.largest // case.ranks)
+        if case.layout.optimizer_device == "nvme":
+            cast = max(case.bucket // case.ranks, one) * FP32_BYTES
+            found += per_parameter(case, "gradients to swap", "device", cast / case.numel, REDUCING)
         wide = min(one, _NORM_PIECE_NUMEL) * NORM_BYTES
         size = one * (case.grad_bytes + _on_device_fp32(case)) + wide
         found.append(Block("gradient in fp32", "device", size, REDUCING))
@@ -158,11 +180,16 @@ def _offloaded_optimizer(case: Case) -> list[Block]:
     kept = case.layout.resident_sub_groups if case.facts.device == "cuda" else 0
     resident, away = sum(groups[:kept]), sum(groups[kept:])
     master, moments, piece = case.master_bytes, case.moment_bytes, _group_bytes(case)
+    # Nodes of 0.13.3 and 0.16.2 held 4 bytes per offloaded parameter more than these tensors, in proportion
+    # to the offloaded share, since the first update (published logs, 6B to 68B); on the CPU accelerator
+    # (0.19.8) there is no such copy.
+    second = away if case.facts.device == "cuda" else 0
     found = [
         Block("master weights", "host", away * master, ALWAYS, piece=piece),
         Block("optimizer moments", "host", away * moments, STEADY, piece=piece),
         Block("gradients", "host", case.partition * case.grad_bytes, ALWAYS, pinned=case.pins),
         *(Block("optimizer gradients", "host", n * master, ALWAYS, pinned=case.pins) for n in groups[kept:]),
+        Block("second copy", "host", second * master, ALWAYS),
         # The check for overflow compares the absolute gradients with infinity, all at once (has_overflow).
         Block("overflow check", "host", case.partition * (case.grad_bytes + 1), UPDATE),
     ]
@@ -171,11 +198,10 @@ def _offloaded_optimizer(case: Case) -> list[Block]:
         step = _ADAMW_TEMPORARIES * max(groups[:kept]) * FP32_BYTES
         found.append(Block("resident optimizer", "device", size, STEADY))
         found.append(Block("resident update", "device", step, UPDATE))
-        # A block is pinned for each of them too, before it moves to the device, and one goes on being used.
-        found.append(
-            Block("optimizer gradients", "host", max(groups[:kept]) * master, ALWAYS, pinned=case.pins)
-        )
-    return found  # fmt: skip
+        # One is pinned for each of these too before it moves to the device; a block goes on being used.
+        pinned = max(groups[:kept]) * master
+        found.append(Block("optimizer gradients", "host", pinned, ALWAYS, pinned=case.pins))
+    return found
 
 
 def _swapped_optimizer(case: Case) -> list[Block]:
@@ -185,9 +211,15 @@ def _swapped_optimizer(case: Case) -> list[Block]:
     swapped = sum(n for n in groups if n * FP32_BYTES >= floor)
     align = AIO_ALIGNMENT_BYTES * int(case.layout.aio["intra_op_parallelism"])
     one = -(-_group_bytes(case) // align) * align
+    count, rounded = int(case.layout.optimizer["buffer_count"]), case.version < _LOCKED_BUFFERS
+    # Gradients of single parameters below the floor wait in memory (unswapped_gradients, optimizer_utils.py).
+    small = sum(n for n in case.layout.partitions if n * case.master_bytes < floor)
+    unswapped = min(small, swapped)
     return [
         Block("gradients", "host", case.partition * case.grad_bytes, ALWAYS, pinned=case.pins),
-        Block("optimizer swap buffers", "host", int(case.layout.optimizer["buffer_count"]) * one, ALWAYS),
+        # Buffers are locked now, without rounding; they were torch's pinned memory before.
+        Block("optimizer swap buffers", "host", count * one, ALWAYS, piece=one, pinned=rounded),
+        Block("unswapped gradients", "host", unswapped * case.master_bytes, REDUCING | UPDATE, piece=floor),
         Block("optimizer states", "host", (sum(groups) - swapped) * states, STEADY),
         Block("overflow check", "host", case.partition * (case.grad_bytes + 1), UPDATE),
         Block("optimizer states", "nvme", swapped * states, ALWAYS),

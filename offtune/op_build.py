@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Literal
 
-from offtune import host, op_cache, toolchain
+from offtune import hardware, host, op_cache, toolchain
 from offtune.units import format_seconds
 
 Say = Callable[[str], None]
@@ -79,7 +79,8 @@ def child_environment() -> dict[str, str]:
     """The environment of a child that compiles or loads ops."""
     # ninja counts the machine's cores, not a container's, and each compiler takes about a gigabyte.
     jobs = os.environ.get("MAX_JOBS") or str(host.usable_cores())
-    return {**os.environ, **toolchain.child_paths(), "MAX_JOBS": jobs}
+    architectures = hardware.cuda_build_environment()
+    return {**os.environ, **toolchain.child_paths(), **architectures, "MAX_JOBS": jobs}
 
 
 def _outcomes(

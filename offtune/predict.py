@@ -90,7 +90,7 @@ class Predictor:
 
     def predict(self, ds_config: DsConfig) -> Prediction:
         """The prediction for a ds_config that `ds_rules` found nothing wrong with."""
-        memory = predict_memory(ds_config, self.facts, self.shape)
+        memory = predict_memory(ds_config, self.facts, self.shape, ranks_per_node=self.ranks_per_node)
         time = predict_time(self.work(ds_config), self.hardware)
         rate = self.facts.workload.global_batch / time.step_s if time.step_s else 0.0
         used = round(memory.used_device_bytes * self.memory_ratio)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from offtune import hardware, prepare
+from offtune import hardware, host, prepare
 from offtune.config import Options, RunConfig, resolve
 from offtune.errors import StudyMismatch, UsageError
 from offtune.foresight import foresight_for
@@ -26,6 +26,9 @@ from offtune.store import Store, new_study_name
 from offtune.study import Study
 from offtune.trial import as_dict, load
 from offtune.units import format_bytes
+
+# Loading the training environment keeps one core busy for seconds; above this it is somebody else.
+_BUSY_LOAD_PER_CORE = 1.0
 
 
 class Progress(Watcher, Protocol):
@@ -104,9 +107,17 @@ def _run(
     for label, point in ready.space.baselines():
         study.enqueue(point, "baseline", label)
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
-                   notes=(*ready.space.notes, *ready.notes))  # fmt: skip
+                   notes=(*ready.space.notes, *ready.notes, *_busy()))  # fmt: skip
     store.note(record.name, "ended", search.run())
     return summarise(record, store.runs(record.name))
+
+
+def _busy() -> list[str]:
+    """A warning where others use the machine: their work scatters the step times of ours."""
+    load = host.load_per_core()
+    if load < _BUSY_LOAD_PER_CORE:
+        return []
+    return [f"Others use this machine (load {load:.1f} per core): step times will scatter."]
 
 
 def _free_name(store: Store, name: str | None) -> str:

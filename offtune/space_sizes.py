@@ -59,12 +59,12 @@ _BOUNDS: Mapping[str, Callable[[_Sizes], tuple[int, int]]] = {
 
 
 def cut_sizes(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
-    """`knobs` without sizes that act like another one for this model, and a note that says which are left."""
+    """`knobs` without sizes that act like another one for this model, and a note that says so."""
     model = _sizes(facts)
     cut = {knob.name: _bounded(knob, *_BOUNDS[knob.name](model)) for knob in knobs if knob.name in _BOUNDS}
     new = tuple(cut.get(knob.name, knob) for knob in knobs)
-    changed = [f"{now.name} {now.domain}" for before, now in zip(knobs, new, strict=True) if before != now]
-    note = f"Sizes cut to the model, as others would act the same or only cost memory: {', '.join(changed)}."
+    changed = [now.name for before, now in zip(knobs, new, strict=True) if before != now]
+    note = f"Sizes of {len(changed)} knobs cut to the model (see --dry-run): others act alike."
     return new, [note] if changed else []
 
 

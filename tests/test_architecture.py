@@ -20,7 +20,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("shapes", ("activations", "decoder*", "model_*")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
-    ("models of cost", ("memory_*", "step_*", "time_*")),
+    ("cost models", ("memory_*", "step_*", "time_*")),
     ("predictions", ("predict", "candidates")),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),

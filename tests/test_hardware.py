@@ -69,6 +69,9 @@ class FakeDriver(ModuleType):
     def nvmlDeviceGetName(self, gpu: int) -> str:
         return "NVIDIA H100 80GB HBM3"
 
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: int) -> list[int]:
+        return ([9, 0], [8, 6])[gpu]
+
     def nvmlDeviceGetUUID(self, gpu: int) -> str:
         return ("GPU-aaaa1111", "GPU-bbbb2222")[gpu]
 
@@ -190,3 +193,20 @@ def test_the_fingerprint_counts_the_used_cards_and_leaves_cpu_studies_alone(
     assert hardware.fingerprint(machine, "cuda", (0, 1))["GPUs"].startswith("2 x NVIDIA H100")
     assert hardware.fingerprint(machine, "cuda", (0,)) == hardware.fingerprint(machine, "cuda", (1,))
     assert set(hardware.fingerprint(machine, "cpu", ())) == {"processor", "cores", "host memory"}
+
+
+def test_builders_are_told_the_architectures_so_that_they_need_not_start_cuda(
+    driver: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver()
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert hardware.cuda_build_environment() == {"TORCH_CUDA_ARCH_LIST": "8.6;9.0"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert hardware.cuda_build_environment() == {"TORCH_CUDA_ARCH_LIST": "9.0"}
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.0")
+    assert hardware.cuda_build_environment() == {}
+
+
+def test_without_gpus_builders_are_told_nothing(no_driver: None) -> None:
+    assert hardware.cuda_build_environment() == {}

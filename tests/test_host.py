@@ -131,3 +131,14 @@ def test_the_processor_has_its_name_or_its_architecture(tmp_path: Path) -> None:
     named = plant(tmp_path / "named", {"proc/cpuinfo": "model : 17\nmodel name\t: AMD  EPYC 9654\n"})
     assert host.cpu_model(named) == "AMD EPYC 9654"
     assert host.cpu_model(tmp_path / "nothing") != ""
+
+
+def test_the_load_is_told_per_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    plant(tmp_path, {"proc/loadavg": "6.00 1.00 0.50 2/345 6789\n"})
+    assert host.load_per_core(tmp_path) == 1.5
+
+
+def test_locked_memory_is_unlimited_for_a_process_with_the_capability(tmp_path: Path) -> None:
+    plant(tmp_path, {"proc/self/status": f"Name:\tx\nCapEff:\t{1 << 14:016x}\n"})
+    assert host.memlock_bytes(tmp_path) is None

@@ -31,8 +31,11 @@ def wheel(tmp_path_factory) -> Path:
 def test_the_wheel_carries_spaces_and_child_programs_and_no_tests(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     spaces = {f"offtune/search_spaces/{path.name}" for path in (ROOT / "search_spaces").glob("*.yaml")}
-    assert len(spaces) >= 5
-    assert spaces <= names
+    profiles = {
+        f"offtune/hardware_profiles/{path.name}" for path in (ROOT / "hardware_profiles").glob("*.yaml")
+    }
+    assert len(spaces) >= 5 and len(profiles) >= 10
+    assert spaces | profiles <= names
     assert "offtune/worker/server.py" in names
     assert not any(name.startswith("tests") for name in names)
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 from offtune.trial import RankReport, TrialSpec, dump, load
@@ -19,11 +20,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def be(spec: TrialSpec, rank: int) -> None:
+def be(spec: TrialSpec, rank: int, *, forked: bool) -> None:
     """Be this rank: train, report, and end the process without running anybody's exit handlers."""
     gpu = spec.gpus[rank] if spec.gpus else 0
     os.environ.update(environment(spec, rank))
-    report = _bad_fork(rank) if _forked_after_cuda(spec) else _train(spec, rank, gpu)
+    report = _bad_fork(rank) if forked and _cuda_is_lost(spec) else _train(spec, rank, gpu)
     write(spec, report)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -55,12 +56,20 @@ def _train(spec: TrialSpec, rank: int, gpu: int) -> RankReport:
     return Rank(spec, rank, gpu).run()
 
 
-def _forked_after_cuda(spec: TrialSpec) -> bool:
+def _cuda_is_lost(spec: TrialSpec) -> bool:
+    """Whether a forked rank cannot use CUDA, be it torch or another library that initialised it too early."""
     if spec.device != "cuda":
         return False
     import torch
 
-    return bool(torch.cuda._is_in_bad_fork())
+    if torch.cuda._is_in_bad_fork():
+        return True
+    try:
+        torch.cuda.init()
+    except RuntimeError:
+        traceback.print_exc()
+        return True
+    return False
 
 
 def _bad_fork(rank: int) -> RankReport:
@@ -99,7 +108,7 @@ def main(arguments: list[str]) -> None:
     spec = load(TrialSpec, Path(arguments[0]).read_bytes())
     die_with_parent()
     preload(spec.ops, [spec.workload.model_config["model_type"]])
-    be(spec, int(arguments[1]))
+    be(spec, int(arguments[1]), forked=False)
 
 
 if __name__ == "__main__":

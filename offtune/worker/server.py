@@ -134,7 +134,7 @@ def _join_group(pid: int, group: int) -> None:
 
 def _be_rank(spec: TrialSpec, rank: int) -> None:
     rank_process.redirect_output(spec, rank)
-    rank_process.be(spec, rank)
+    rank_process.be(spec, rank, forked=True)
 
 
 def _inspect(config_path: str, out: str) -> None:

@@ -30,11 +30,14 @@ def build_model(workload: Workload, ds_config: DsConfig, device: torch.device) -
     hf_config.use_cache = False  # a key/value cache is for generation; it would only cost memory here
     dtype = _DTYPES[workload.precision]
     with _no_hf_init(), _placement(ds_config, device), _default_dtype(dtype):
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(hf_config)
+        model = AutoModelForCausalLM.from_config(hf_config)
+    # The library ties when it initialises, which `_no_hf_init` skips.
+    model.tie_weights()
     _seed_weights(model, workload.seed)
     if workload.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model.train()
+    trained: torch.nn.Module = model.train()
+    return trained
 
 
 def _placement(ds_config: DsConfig, device: torch.device) -> AbstractContextManager[Any]:

@@ -67,10 +67,17 @@ def run_from(row: Mapping[str, Any]) -> Run:
 
 
 def measurement_rows(study: str, number: int, result: TrialResult) -> list[dict[str, Any]]:
-    """One row a scalar figure of the result; what could not be measured has no row."""
+    """One row a scalar figure of the result; what could not be measured has no row.
+
+    Predicted figures have rows of their own, "predicted_...", and are the only ones of what was not run.
+    """
+    values = as_dict(result)
+    forecast = values.pop("forecast") or {}
+    figures = [] if forecast and result.start == "predicted" else list(_scalars(values))
+    figures += [(f"predicted_{key}", value) for key, value in _scalars(forecast)]
     return [
         {"study": study, "number": number, "key": key, "value": float(value), "unit": unit_of(key)}
-        for key, value in _scalars(as_dict(result))
+        for key, value in figures
     ]
 
 

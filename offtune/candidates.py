@@ -79,7 +79,7 @@ def candidates(
         if key in found or ds_config.problems(config, predictor.facts):
             continue
         found[key] = Candidate(point=point, ds_config=config, prediction=predictor.predict(config))
-    return ranked(found.values())
+    return ranked(found.values(), predictor.bounds)
 
 
 def _identity(point: Point, config: DsConfig) -> tuple[Any, ...]:
@@ -91,12 +91,13 @@ def _identity(point: Point, config: DsConfig) -> tuple[Any, ...]:
     return point.get("placement"), config["train_micro_batch_size_per_gpu"], kept, size
 
 
-def ranked(found: Iterable[Candidate]) -> list[Candidate]:
-    """Fitting ones first, by throughput; of equals the one that uses less memory."""
+def ranked(found: Iterable[Candidate], bounds: Bounds) -> list[Candidate]:
+    """Fitting ones first, then those that fit but for the error, by throughput; of equals the smaller one."""
     return sorted(
         found,
         key=lambda one: (
             _ORDER.index(one.prediction.verdict),
+            one.prediction.overshoot(bounds) > 1,
             -one.prediction.samples_per_s,
             one.prediction.used_device_bytes,
         ),
@@ -105,7 +106,8 @@ def ranked(found: Iterable[Candidate]) -> list[Candidate]:
 
 def within(found: Iterable[Candidate], bounds: Bounds) -> list[Candidate]:
     """The same predictions judged by other bounds, and ranked anew."""
-    return ranked(replace(one, prediction=one.prediction.within(bounds)) for one in found)
+    judged = (replace(one, prediction=one.prediction.within(bounds)) for one in found)
+    return ranked(judged, bounds)
 
 
 def distinct(found: Iterable[Candidate], count: int) -> list[Candidate]:

@@ -435,7 +435,7 @@ def plan(
         _print_json(plan_document(found, ladder))
     else:
         _print_page(plan_page(found, ladder))
-    if found.best is None:
+    if found.verdict == "over" or found.best is None:
         raise typer.Exit(EXIT_NOTHING_FITS)
     if export_to is not None:
         _write_plan(found.best.ds_config, request.nvme_path, export_to, force)

@@ -81,7 +81,7 @@ def make_plan(request: Request, tokens: float | None = None, price_per_gpu_hour:
         looked_at=len(found),
         choices=tuple(distinct(fitting, CHOICES_SHOWN)),
         close=faster[0] if faster else None,
-        nearest=None if chosen else nearest(found, request.bounds),
+        nearest=None if fitting else nearest(found, request.bounds),
         front=_front(found, request),
         training=_training(chosen, request, tokens, price_per_gpu_hour) if chosen and tokens else None,
     )
@@ -129,11 +129,7 @@ def facts_of(request: Request) -> Facts:
 def nearest(found: list[Candidate], bounds: Bounds) -> Candidate | None:
     """The candidate that misses the bounds by the least."""
 
-    def overshoot(one: Candidate) -> float:
-        host = one.prediction.used_host_bytes / bounds.host_bytes if bounds.host_bytes else 0.0
-        return max(one.prediction.used_device_bytes / bounds.device_bytes, host)
-
-    return min(found, key=overshoot, default=None)
+    return min(found, key=lambda one: one.prediction.overshoot(bounds), default=None)
 
 
 def _rate(one: Candidate) -> float:

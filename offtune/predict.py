@@ -58,6 +58,11 @@ class Prediction:
         verdict, reason = judge(self.used_device_bytes, self.used_host_bytes, self.memory.error_share, bounds)
         return replace(self, verdict=verdict, reason=reason)
 
+    def overshoot(self, bounds: Bounds) -> float:
+        """Predicted over allowed bytes, of the memory that is shorter; above 1 it is over but for the error."""
+        host = self.used_host_bytes / bounds.host_bytes if bounds.host_bytes else 0.0
+        return max(self.used_device_bytes / bounds.device_bytes, host)
+
     @property
     def forecast(self) -> Forecast:
         """The figures that are kept with a trial."""

@@ -59,7 +59,7 @@ class Prediction:
         return replace(self, verdict=verdict, reason=reason)
 
     def overshoot(self, bounds: Bounds) -> float:
-        """Predicted over allowed bytes, of the memory that is shorter; above 1 it is over but for the error."""
+        """Predicted over allowed bytes, of the memory that is shorter."""
         host = self.used_host_bytes / bounds.host_bytes if bounds.host_bytes else 0.0
         return max(self.used_device_bytes / bounds.device_bytes, host)
 

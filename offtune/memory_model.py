@@ -62,7 +62,7 @@ def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
     totals = {moment: memory_process.total(device, moment) for moment in MOMENTS}
     peak = max(MOMENTS, key=lambda moment: totals[moment])
     resting = totals["update"] - sum(b.size for b in device if b.moments == frozenset({"update"}))
-    fragmented = memory_process.fragmentation(case, totals[peak] - resting)
+    fragmented = memory_process.fragmentation(case, device, peak)
     outside = memory_process.outside_allocator(case)
     components = _components([*device, *outside], peak) | {"fragmentation": fragmented}
     host = _host_components(case, blocks)
@@ -82,10 +82,14 @@ def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
 
 def _on_cpu(case: Case, blocks: list[Block]) -> MemoryPrediction:
     """Everything lives in one memory: a rank's resident bytes above its level before the model."""
-    totals = memory_process.resident_on_cpu(case, blocks)
+    heap, mapped = memory_process.heap_on_cpu(case, blocks), memory_process.mapped_on_cpu(blocks)
+    totals = {moment: sum(heap.values()) + sum(mapped[moment].values()) for moment in MOMENTS}
     peak = max(MOMENTS, key=lambda moment: totals[moment])
-    components = _components([b for b in blocks if b.place != "nvme"], peak)
-    components["kept by the heap"] = max(0, totals[peak] - sum(components.values()))
+    components = {
+        name: size
+        for name in {**mapped[peak], **heap}
+        if (size := heap.get(name, 0) + mapped[peak].get(name, 0))
+    }
     return MemoryPrediction(
         device=components,
         host={},

@@ -17,6 +17,7 @@ from offtune.memory_case import (
     UPDATE,
     Block,
     Case,
+    Place,
     per_parameter,
 )
 from offtune.memory_zero12 import NORM_BYTES
@@ -43,10 +44,12 @@ def _parameters(case: Case) -> list[Block]:
     size = case.partition * case.param_bytes
     element = size / case.numel
     if case.layout.param_device == "none":
+        # Shards as zero.Init made them are joined by way of the host (defragment), which on the CPU
+        # accelerator is the same memory.
+        place: Place = "device" if case.facts.device == "cpu" else "host"
         return [
             Block("parameters", "device", size, ALWAYS),
-            # Shards as zero.Init made them, until they are joined into one (defragment).
-            *per_parameter(case, "parameters as built", "device", element, START),
+            *per_parameter(case, "parameters as built", place, element, START),
         ]
     if case.layout.param_device == "nvme":
         # Made in memory, then written out.

@@ -66,15 +66,20 @@ def _resident(space: Space, chosen: Point) -> Iterator[Point]:
 
 
 def candidates(
-    space: Space, predictor: Predictor, nvme_path: str | None, *, partial: bool = True
+    space: Space,
+    predictor: Predictor,
+    nvme_path: str | None,
+    *,
+    base: DsConfig | None = None,
+    partial: bool = True,
 ) -> list[Candidate]:
     """All candidates that DeepSpeed would take, fastest of the fitting first, then the close, then the rest.
 
-    Points that land on the same ds_config are one candidate.
+    Points that land on the same ds_config are one candidate; `base` is a person's own file under the points.
     """
     found: dict[tuple[Any, ...], Candidate] = {}
     for point in points(space, partial=partial):
-        config = ds_config.build({}, point, predictor.facts, nvme_path)
+        config = ds_config.build(base or {}, point, predictor.facts, nvme_path)
         key = _identity(point, config)
         if key in found or ds_config.problems(config, predictor.facts):
             continue

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from offtune import __version__
+from offtune import __version__, cli_report
+from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -31,6 +33,20 @@ if TYPE_CHECKING:
     from offtune.report.summary import Summary
     from offtune.verify import Verification
 
+_COMMAND = "offtune.command"
+
+
+class BeforeDashes(TyperCommand):
+    """A command whose own arguments end at `--`; what follows is somebody else's and left as it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="offtune",
     help="Find the fastest DeepSpeed offload configuration that stays under your GPU memory budget.",
@@ -41,13 +57,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Command = TypeVar("Command", bound=Callable[..., None])
-
-Storage = Annotated[
-    str, typer.Option(help="Where studies are kept: a path, or a database URL.", envvar="OFFTUNE_STORAGE")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of a page.")]
-StudyName = Annotated[str | None, typer.Argument(help="The study's name; the newest when left out.")]
-DEFAULT_STORAGE = "studies.db"
 
 
 def guarded(command: Command) -> Command:
@@ -123,9 +132,10 @@ def offtune(
     """Find the fastest DeepSpeed offload configuration that stays under your GPU memory budget."""
 
 
-@app.command()
+@app.command(cls=BeforeDashes)
 @guarded
 def search(
+    ctx: typer.Context,
     budget: Annotated[
         str | None,
         typer.Option(help="Device memory a rank may use: 40GB (40e9) or 40GiB. Default: the card's."),
@@ -139,8 +149,10 @@ def search(
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per optimizer step over all ranks; kept constant.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
-    optimizer: Annotated[str, typer.Option(help="adamw, adam, lion or adagrad.")] = "adamw",
+    precision: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32. [the base's, else bf16]")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adamw, adam, lion or adagrad. [the base's, else adamw]")
+    ] = None,
     activation_checkpointing: Annotated[
         bool,
         typer.Option(
@@ -161,6 +173,9 @@ def search(
     ] = None,
     nvme_path: Annotated[
         str | None, typer.Option(help="A folder on NVMe; without one nothing is offloaded to disk.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Your own ds_config: the first baseline, and the base of every trial.")
     ] = None,
     space: Annotated[
         str, typer.Option(help="What is searched: a packaged space or a YAML file.")
@@ -184,6 +199,9 @@ def search(
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
+    trial_cwd: Annotated[
+        str, typer.Option(help="Where a command of your own runs: here, or a scratch directory of the trial.")
+    ] = "here",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Resolve everything, show it, run nothing.")
     ] = False,
@@ -191,6 +209,8 @@ def search(
     """Search for the fastest configuration under a memory budget; every trial is a short real training.
 
     Example: offtune search --budget 40GB --model llama-7b --nvme-path /mnt/nvme
+
+    Your own training: offtune search --budget 40GB -- torchrun train.py --deepspeed {ds_config}
     """
     from offtune.config import Options
 
@@ -198,11 +218,12 @@ def search(
         budget=budget, host_budget=host_budget, headroom=headroom, model=model, seq_len=seq_len,
         global_batch=global_batch, precision=precision, optimizer=optimizer,
         activation_checkpointing=activation_checkpointing, gpus=gpus, device=device, nvme_path=nvme_path,
-        space=space, trials=trials, time=time, trial_timeout=trial_timeout, warmup_steps=warmup_steps,
-        steps=steps, seed=seed, sampler=sampler, predict=predict,
+        base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
+        warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler, predict=predict,
+        command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
-        _dry_run(options, as_json)
+        _dry_run(options, storage, as_json)
         return
     from offtune import session
     from offtune.report.terminal import Progress, make_console
@@ -211,15 +232,25 @@ def search(
         _finish(session.start(options, storage, study, progress), progress, as_json)
 
 
-def _dry_run(options: Any, as_json: bool) -> None:
+def _dry_run(options: Any, storage: str, as_json: bool) -> None:
     from offtune import session
+    from offtune.ds_change import BaseRefused
+    from offtune.report.base_page import refused_document, refused_page
     from offtune.report.setup_page import dry_run_document, dry_run_page
 
-    config, space, notes = session.plan(options)
+    try:
+        config, space, notes = session.plan(options)
+    except BaseRefused as refused:
+        if as_json:
+            _print_json(refused_document(refused.path, refused.changes))
+        else:
+            _print_page(refused_page(refused.path, refused.changes))
+        raise
+    trial_s = session.usual_trial_s(storage, config)
     if as_json:
-        _print_json(dry_run_document(config, space, notes))
+        _print_json(dry_run_document(config, space, notes, trial_s))
     else:
-        _print_page(dry_run_page(config, space, notes))
+        _print_page(dry_run_page(config, space, notes, trial_s))
 
 
 def _finish(summary: Summary, progress: Any, as_json: bool) -> None:
@@ -232,9 +263,10 @@ def _finish(summary: Summary, progress: Any, as_json: bool) -> None:
         raise typer.Exit(EXIT_NOTHING_FITS)
 
 
-@app.command()
+@app.command(cls=BeforeDashes)
 @guarded
 def resume(
+    ctx: typer.Context,
     study: StudyName = None,
     trials: Annotated[int | None, typer.Option(help="A new target; default: the study's own.")] = None,
     time: Annotated[str | None, typer.Option(help="Start no trial after this long: 30m, 2h.")] = None,
@@ -260,6 +292,7 @@ def resume(
         time_s=parse_seconds(time, "--time") if time else None,
         budget_bytes=parse_bytes(budget, "--budget") if budget else None,
         anyway=anyway,
+        command=ctx.meta.get(_COMMAND),
     )
     with Progress(make_console(stderr=True)) as progress:
         _finish(session.resume(storage, study, changes, progress), progress, as_json)
@@ -293,24 +326,28 @@ def show(
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
-    """Show a study: ranking, baselines, failures, front; or one trial in full.
+    """Show a study: ranking, baselines, failures, front, phases, knobs; or one trial in full.
 
     Example: offtune show study-1 --trial 7
     """
     from offtune.report.document import document, trial_document
+    from offtune.report.insight_page import insight_blocks, insight_document
     from offtune.report.study_page import study_page
-    from offtune.report.summary import summarise
+    from offtune.report.study_report import read_report
     from offtune.report.trial_page import trial_page
     from offtune.store import Store
 
-    with Store.open(storage, write=False) as store:
-        record = store.study(study)
-        run = store.run(record.name, trial) if trial is not None else None
-        summary = summarise(record, store.runs(record.name))
+    if trial is not None:
+        with Store.open(storage, write=False) as store:
+            record = store.study(study)
+            run = store.run(record.name, trial)
+        _print_json(trial_document(run)) if as_json else _print_page(trial_page(record, run))
+        return
+    found = read_report(storage, study)
     if as_json:
-        _print_json(trial_document(run) if run else document(summary))
+        _print_json({**document(found.summary), **insight_document(found)})
     else:
-        _print_page(trial_page(record, run) if run else study_page(summary))
+        _print_page(study_page(found.summary, insight_blocks(found)))
 
 
 @app.command()
@@ -337,12 +374,14 @@ def export(
 
     Example: offtune export study-1 -o ds_config.json --verify
     """
-    from offtune.export import export_text, portable, write_export
+    from offtune.export import base_of, export_text, portable, write_export
     from offtune.report.document import export_document
     from offtune.selection import choose
 
     record, run = choose(storage, study, trial, budget)
-    text = export_text(portable(run.ds_config, record.settings.get("nvme_path")), format_name)
+    text = export_text(
+        portable(run.ds_config, record.settings.get("nvme_path"), base_of(record)), format_name
+    )
     if output is not None:
         write_export(text, output, force)
         typer.echo(f"Wrote {output}: trial {run.number} of study {record.name}.", err=True)
@@ -472,6 +511,10 @@ def doctor(
         _print_page(doctor_page(found))
     if worst(found) == "failed":
         raise typer.Exit(EXIT_FAILED)
+
+
+app.command()(guarded(cli_report.report))
+app.command()(guarded(cli_report.dashboard))
 
 
 def main() -> None:

@@ -6,20 +6,23 @@ Not covered: what only the training environment knows (parameter counts, ops), s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from offtune import hardware, installed
+from offtune.budgets import budget_bytes, headroom_bytes, host_limit_bytes
+from offtune.command import command_workload, parse_command, refuse_beside
+from offtune.ds_change import Base
+from offtune.ds_settle import Wishes, settle_file
 from offtune.errors import UsageError
 from offtune.hardware import Machine
 from offtune.models import Model, default_preset, resolve_model
+from offtune.scratch import swap_folder
 from offtune.trial import DeviceKind, Precision, Workload
-from offtune.units import format_bytes, parse_bytes, parse_seconds
+from offtune.units import parse_seconds
 
 OPTIMIZERS = ("adamw", "adam", "lion", "adagrad")
-# Share of the host memory available at the start that trials may use together (design, section 2).
-_HOST_SHARE = 0.9
 # Eight samples a rank let the default search finish in minutes on two cores; a GPU wants more to be busy.
 _SAMPLES_PER_RANK = {"cpu": 8, "cuda": 32}
 _SEQ_LEN = {"cpu": 128, "cuda": 1024}
@@ -27,6 +30,7 @@ _TRIALS = 40
 # The first step allocates optimizer states and records ZeRO-3's trace, the second is the first with prefetch.
 _WARMUP_STEPS = 2
 _STEPS = 5
+_PRECISION = "bf16"
 _TRIAL_TIMEOUT_S = 600.0
 
 
@@ -40,12 +44,13 @@ class Options:
     model: str | None = None
     seq_len: int | None = None
     global_batch: int | None = None
-    precision: str = "bf16"
-    optimizer: str = "adamw"
+    precision: str | None = None
+    optimizer: str | None = None
     activation_checkpointing: bool = False
     gpus: int | None = None
     device: str | None = None
     nvme_path: str | None = None
+    base: str | None = None
     space: str = "default"
     trials: int | None = None
     time: str | None = None
@@ -55,13 +60,16 @@ class Options:
     seed: int = 0
     sampler: str = "tpe"
     predict: bool = True
+    command: tuple[str, ...] | None = None
+    trial_cwd: str = "here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A study's settings, complete. Stored with the study; a resume compares them field by field.
 
-    `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA.
+    `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA;
+    `base` is the person's own ds_config, which is under every point.
     """
 
     workload: Workload
@@ -82,6 +90,7 @@ class RunConfig:
     sampler: str
     machine: dict[str, str]
     predict: bool = True
+    base: Base | None = None
 
 
 def resolve(options: Options, machine: Machine) -> RunConfig:
@@ -89,17 +98,19 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
     device = _device(options, machine)
     gpus = _gpus(options, machine, device)
     world_size = len(gpus) or _positive(1 if options.gpus is None else options.gpus, "--gpus")
-    budget = _budget(options, machine, gpus)
+    budget = budget_bytes(options.budget, machine, gpus)
+    model = None if options.command is not None else resolve_model(options.model or default_preset(device))
+    options, base = _with_base(options, model, device, world_size)
     return RunConfig(
-        workload=_workload(options, device, world_size),
+        workload=_workload(options, model, device, world_size),
         device=device,
         gpus=gpus,
         # One core is left to the system and to offtune: shared cores are what makes step times jump.
         threads_per_rank=max(1, (machine.cores - 1) // world_size),
         budget_bytes=budget,
-        limit_bytes=budget - _headroom(options.headroom, budget),
-        host_limit_bytes=_host_limit(options),
-        nvme_path=_nvme_path(options.nvme_path),
+        limit_bytes=budget - headroom_bytes(options.headroom, budget),
+        host_limit_bytes=host_limit_bytes(options.host_budget),
+        nvme_path=swap_folder(options.nvme_path),
         space=options.space,
         trials=_positive(options.trials if options.trials is not None else _TRIALS, "--trials"),
         time_s=parse_seconds(options.time, "--time") if options.time else None,
@@ -110,7 +121,30 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         sampler=options.sampler,
         machine=hardware.fingerprint(machine, device, gpus),
         predict=options.predict,
+        base=base,
     )
+
+
+def _with_base(
+    options: Options, model: Model | None, device: DeviceKind, world_size: int
+) -> tuple[Options, Base | None]:
+    """The options with what the person's ds_config decides, where they leave it open."""
+    if options.base is None:
+        return options, None
+    if options.global_batch is not None:
+        _positive(options.global_batch, "--global-batch")
+    wishes = Wishes(
+        device=device, world_size=world_size, optimizers=OPTIMIZERS,
+        model_config=model.config if model else {},
+        default_batch=_SAMPLES_PER_RANK[device] * world_size, precision=options.precision,
+        optimizer=options.optimizer, global_batch=options.global_batch, nvme_path=options.nvme_path,
+    )  # fmt: skip
+    found = settle_file(Path(options.base).expanduser(), installed.version("deepspeed") or "0", wishes)
+    decided = replace(
+        options, precision=found.precision, optimizer=found.optimizer, global_batch=found.global_batch,
+        nvme_path=found.nvme_path,
+    )  # fmt: skip
+    return decided, found.base
 
 
 def _trial_timeout(options: Options) -> float:
@@ -157,62 +191,35 @@ def _gpus(options: Options, machine: Machine, device: DeviceKind) -> tuple[int, 
     return tuple(gpu.index for gpu in visible[:wanted])
 
 
-def _budget(options: Options, machine: Machine, gpus: tuple[int, ...]) -> int:
-    if options.budget is not None:
-        return parse_bytes(options.budget, "--budget")
-    cards = [gpu.memory_bytes for gpu in machine.gpus if gpu.index in gpus]
-    if not cards:
-        raise UsageError(
-            "--budget is missing: without a GPU there is no card size to take it from.", "Try: --budget 2GB"
-        )
-    return min(cards)
-
-
-def _headroom(text: str | None, budget: int) -> int:
-    """Bytes to keep free below the budget, from a size or a percentage."""
-    if text is None:
-        return 0
-    if text.strip().endswith("%"):
-        try:
-            share = float(text.strip()[:-1]) / 100
-        except ValueError:
-            raise UsageError(
-                f"--headroom: '{text}' is not a percentage.", "Write it like 5% or 2GB."
-            ) from None
-        headroom = round(budget * share)
-    else:
-        headroom = parse_bytes(text, "--headroom")
-    if not 0 <= headroom < budget:
-        raise UsageError(
-            f"--headroom: {text} leaves nothing of {format_bytes(budget)}.", "Write it like 5% or 2GB."
-        )
-    return headroom
-
-
-def _host_limit(options: Options) -> int:
-    if options.host_budget is not None:
-        return parse_bytes(options.host_budget, "--host-budget")
-    return int(hardware.available_host_bytes() * _HOST_SHARE)
-
-
-def _workload(options: Options, device: DeviceKind, world_size: int) -> Workload:
-    model = resolve_model(options.model or default_preset(device))
-    if options.optimizer not in OPTIMIZERS:
-        raise UsageError(f"--optimizer: unknown '{options.optimizer}'.", f"One of: {', '.join(OPTIMIZERS)}.")
+def _workload(options: Options, model: Model | None, device: DeviceKind, world_size: int) -> Workload:
+    optimizer = options.optimizer if options.optimizer is not None else OPTIMIZERS[0]
+    if optimizer not in OPTIMIZERS:
+        raise UsageError(f"--optimizer: unknown '{optimizer}'.", f"One of: {', '.join(OPTIMIZERS)}.")
+    precision = _precision("bf16" if options.precision is None else options.precision, device)
+    if options.command is not None:
+        refuse_beside({"--model": options.model, "--seq-len": options.seq_len,
+                       "--activation-checkpointing": options.activation_checkpointing or None})  # fmt: skip
+        return command_workload(
+            parse_command(options.command, str(Path.cwd()), options.trial_cwd),
+            global_batch=global_batch(options.global_batch, world_size, device), world_size=world_size,
+            precision=precision, optimizer=optimizer, seed=options.seed,
+        )  # fmt: skip
+    assert model is not None
     return Workload(
         model_name=model.name,
         model_config=model.config,
         seq_len=_seq_len(options.seq_len, model, device),
-        global_batch=_global_batch(options.global_batch, world_size, device),
+        global_batch=global_batch(options.global_batch, world_size, device),
         world_size=world_size,
-        precision=_precision(options.precision, device),
-        optimizer=options.optimizer,
+        precision=precision,
+        optimizer=optimizer,
         activation_checkpointing=options.activation_checkpointing,
         seed=options.seed,
     )
 
 
-def _precision(text: str, device: DeviceKind) -> Precision:
+def _precision(given: str | None, device: DeviceKind) -> Precision:
+    text = _PRECISION if given is None else given
     if text not in get_args(Precision):
         raise UsageError(f"--precision: unknown '{text}'.", "One of: bf16, fp16, fp32.")
     if text == "fp16" and device == "cpu":
@@ -243,7 +250,8 @@ def max_positions(config: dict[str, Any]) -> int | None:
     return None
 
 
-def _global_batch(given: int | None, world_size: int, device: DeviceKind) -> int:
+def global_batch(given: int | None, world_size: int, device: DeviceKind) -> int:
+    """Samples a step: `given`, or so many a rank. Raises UsageError where ranks cannot share them."""
     batch = _positive(
         given if given is not None else _SAMPLES_PER_RANK[device] * world_size, "--global-batch"
     )
@@ -253,25 +261,6 @@ def _global_batch(given: int | None, world_size: int, device: DeviceKind) -> int
             f"--global-batch {batch} cannot be split over {world_size} ranks.", f"Use --global-batch {near}."
         )
     return batch
-
-
-def _nvme_path(text: str | None) -> str | None:
-    if text is None:
-        return None
-    path = Path(text).expanduser().resolve()
-    if not path.is_dir():
-        raise UsageError(
-            f"--nvme-path: there is no folder '{text}'.", f"Make it (mkdir -p {text}) or name another."
-        )
-    probe = path / ".offtune-writable"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(
-            f"--nvme-path: cannot write to '{text}' ({error.strerror}).", "Name a writable folder."
-        ) from error
-    return str(path)
 
 
 def _positive(value: int, option: str, least: int = 1) -> int:

@@ -85,6 +85,8 @@ def _ratio(ds_config: DsConfig, plan: Layout) -> Iterator[str]:
 
 def _is_cpu_adam(ds_config: DsConfig) -> bool:
     optimizer = block(ds_config, "optimizer")
+    if not optimizer:  # the script's own, which only ends up offloaded where it is DeepSpeedCPUAdam
+        return True
     torch_adam = block(optimizer, "params").get("torch_adam", False)
     return str(optimizer.get("type", "")).lower() in _ADAM and not torch_adam
 

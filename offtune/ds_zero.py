@@ -51,6 +51,17 @@ def placement_of(base: DsConfig, point: Point) -> Placement:
     )
 
 
+def placement_text(ds_config: DsConfig) -> str:
+    """Where a ds_config puts things, in the words of a placement: 'zero3 opt=cpu'; stage 0 is 'zero0'."""
+    found = placement_of(ds_config, {})
+    parts = [
+        f"{name}={device}"
+        for name, device in (("opt", found.optimizer), ("param", found.param))
+        if device != "none"
+    ]
+    return " ".join([f"zero{found.stage}", *parts])
+
+
 def _device(zero: dict[str, Any], name: str, old_name: str) -> Any:
     """Where a block offloads to; `old_name` is the flag that stood for it before there were blocks."""
     return block(zero, name).get("device", "cpu" if zero.get(old_name) is True else "none")
@@ -114,11 +125,18 @@ def _sub_group_size(point: Point, own: Mapping[str, Any], facts: Facts) -> int:
 def _ratio(point: Point, own: Mapping[str, Any], sub_group_size: int, facts: Facts) -> float:
     """The ratio that leaves the point's share of sub-groups, rounded to whole ones, on the GPU."""
     if "resident_sixteenths" not in point:
-        return float(own.get("ratio", 1.0)) if "placement" not in point else 1.0
+        return _own_ratio(own, sub_group_size, facts) if "placement" not in point else 1.0
     world = facts.workload.world_size
     groups = len(models.sub_group_numels(facts.parameter_numels, world, sub_group_size))
     resident = (2 * int(point["resident_sixteenths"]) * groups + _SIXTEENTHS) // (2 * _SIXTEENTHS)
     return models.ratio_for(resident, groups) if groups > 1 else 1.0
+
+
+def _own_ratio(own: Mapping[str, Any], sub_group_size: int, facts: Facts) -> float:
+    """The base's ratio; 1 where it leaves no whole sub-group on the GPU, as DeepSpeed has it."""
+    ratio = float(own.get("ratio", 1.0))
+    groups = len(models.sub_group_numels(facts.parameter_numels, facts.workload.world_size, sub_group_size))
+    return ratio if models.resident_groups(ratio, groups) else 1.0
 
 
 def _offload_optimizer(

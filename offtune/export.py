@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from offtune import __version__
+from offtune.ds_quiet import restored
 from offtune.errors import ConfigError, OfftuneError, UsageError
 from offtune.records import Run, StudyRecord
 from offtune.trial import DsConfig
@@ -33,9 +34,6 @@ _READING_ORDER = (
     "device",
     "type",
 )
-
-# Set to keep a trial's log quiet; a training wants DeepSpeed's own reports.
-_TRIAL_ONLY_KEYS = frozenset({"steps_per_print", "wall_clock_breakdown"})
 
 # Keys DeepSpeed declares as int (runtime/zero/config.py, runtime/zero/offload_config.py and
 # runtime/swap_tensor/aio_config.py of 0.19.8). 5e8 passes its own check, but not every reader's: the aio
@@ -70,8 +68,10 @@ def export_text(ds_config: DsConfig, format_name: str = "deepspeed") -> str:
     return FORMATS[format_name](ds_config)
 
 
-def portable(ds_config: DsConfig, nvme_path: str | None) -> DsConfig:
+def portable(ds_config: DsConfig, nvme_path: str | None, base: DsConfig | None = None) -> DsConfig:
     """A copy for somebody's training: swap folder `nvme_path`, and without what only served the trial.
+
+    What a trial switched off is as in `base`, the person's own file, again.
 
     Raises OfftuneError when the configuration swaps to NVMe and the study has no such path.
     """
@@ -79,7 +79,7 @@ def portable(ds_config: DsConfig, nvme_path: str | None) -> DsConfig:
     for block in ("offload_optimizer", "offload_param"):
         if isinstance(zero.get(block), Mapping):
             zero[block] = _with_swap_path(zero[block], nvme_path)
-    kept = {key: value for key, value in ds_config.items() if key not in _TRIAL_ONLY_KEYS}
+    kept = restored(ds_config, base or {})
     return {**kept, "zero_optimization": zero} if zero else kept
 
 
@@ -93,6 +93,11 @@ def _with_swap_path(offload: Mapping[str, Any], nvme_path: str | None) -> dict[s
             "Name the folder with --nvme-path, or choose another trial with --trial.",
         )
     return {**rest, "nvme_path": nvme_path}
+
+
+def base_of(study: StudyRecord) -> DsConfig:
+    """The ds_config under every point of the study; empty where the person gave none."""
+    return dict((study.settings.get("base") or {}).get("ds_config") or {})
 
 
 def provenance(study: StudyRecord, run: Run) -> dict[str, Any]:

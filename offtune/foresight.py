@@ -43,6 +43,7 @@ class Foresight:
     plain: Predictor
     space: Space
     nvme_path: str | None
+    base: DsConfig | None = None
     fitted: Predictor = field(init=False)
     _ratios: dict[int, float] = field(default_factory=dict)
     _steps: dict[int, MeasuredStep] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class Foresight:
 
     def best(self, count: int) -> list[Point]:
         """The fastest predicted points that may fit, one a placement."""
-        found = candidates(self.space, self.fitted, self.nvme_path)
+        found = candidates(self.space, self.fitted, self.nvme_path, base=self.base)
         return [one.point for one in distinct(found, count) if one.prediction.verdict != "over"]
 
     def learn(self, runs: Iterable[Run]) -> None:
@@ -106,16 +107,18 @@ def foresight_for(
     config: RunConfig, facts: Facts, space: Space, machine: Machine, runs: Iterable[Run] = ()
 ) -> Foresight | None:
     """The foresight of a study that has `runs` already; None where it is switched off or has no model."""
-    if not config.predict or not config.workload.model_config:
+    work = config.workload
+    if not config.predict or work.command is not None or not work.model_config:
         return None
     host = None if config.device == "cpu" else config.host_limit_bytes
     plain = Predictor(
         facts=facts,
-        shape=shape_of(config.workload.model_config, facts.parameter_numels),
+        shape=shape_of(work.model_config, facts.parameter_numels),
         hardware=profile_for(config.device, machine),
         bounds=Bounds(device_bytes=config.limit_bytes, host_bytes=host),
     )
-    found = Foresight(plain=plain, space=space, nvme_path=config.nvme_path)
+    base = config.base.ds_config if config.base else None
+    found = Foresight(plain=plain, space=space, nvme_path=config.nvme_path, base=base)
     found.learn(runs)
     return found
 

@@ -38,6 +38,9 @@ class Ranks(Protocol):
     def poll(self) -> dict[int, int]:
         """Exit codes so far, by rank; negative is a signal."""
 
+    def host_bytes(self) -> int:
+        """Host memory held by the processes that are still alive."""
+
     def kill(self) -> None:
         """Kill every process of the trial, also those it started; returns when they are gone."""
 
@@ -134,7 +137,7 @@ class WarmServer:
         """Kill a process group and all that descends from the server, which adopts what ranks leave."""
         _kill_group(group)
         with contextlib.suppress(psutil.NoSuchProcess):
-            _kill_processes(psutil.Process(self._process.pid).children(recursive=True))
+            kill_processes(psutil.Process(self._process.pid).children(recursive=True))
 
     def close(self) -> None:
         """End the server and whatever it still runs."""
@@ -186,6 +189,9 @@ class WarmRanks:
             self._codes[event["rank"]] = event["code"]
         return self._codes
 
+    def host_bytes(self) -> int:
+        return _resident_bytes(self.pids, self._codes)
+
     def kill(self) -> None:
         self._server.kill_children(self._group)
         give_up = time.monotonic() + _KILL_WAIT_S
@@ -226,20 +232,37 @@ class ColdRanks:
         codes = {rank: process.poll() for rank, process in enumerate(self._processes)}
         return {rank: code for rank, code in codes.items() if code is not None}
 
+    def host_bytes(self) -> int:
+        return _resident_bytes(self.pids, self.poll())
+
     def kill(self) -> None:
-        _kill_trees(self.pids)
+        kill_trees(self.pids)
         for process in self._processes:
             process.wait()
 
 
-def _kill_trees(leaders: Sequence[int]) -> None:
+def _resident_bytes(pids: Sequence[int], codes: Mapping[int, int]) -> int:
+    """Private resident memory of the ranks that have no exit code yet."""
+    return sum(_private_bytes(pid) for rank, pid in enumerate(pids) if rank not in codes)
+
+
+def _private_bytes(pid: int) -> int:
+    """Resident memory of a process less its file pages; 0 when it has just ended."""
+    try:
+        _, resident, file_backed = Path(f"/proc/{pid}/statm").read_text().split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return (int(resident) - int(file_backed)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def kill_trees(leaders: Sequence[int]) -> None:
     """Kill the group of each leader and every descendant, also one that left its group."""
     processes = []
     for pid in leaders:
         with contextlib.suppress(psutil.NoSuchProcess):
             processes += psutil.Process(pid).children(recursive=True)
         _kill_group(pid)
-    _kill_processes(processes)
+    kill_processes(processes)
 
 
 def _kill_group(group: int) -> None:
@@ -247,7 +270,7 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _kill_processes(processes: list[psutil.Process]) -> None:
+def kill_processes(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

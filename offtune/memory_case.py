@@ -168,7 +168,7 @@ class Case:
 
     @cached_property
     def seq_len(self) -> int:
-        return self.facts.workload.seq_len
+        return self.facts.workload.known_seq_len
 
     @cached_property
     def version(self) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ class Predictor:
             used_device_bytes=used,
             used_host_bytes=memory.used_host_bytes,
             samples_per_s=rate,
-            tokens_per_s=rate * self.facts.workload.seq_len,
+            tokens_per_s=rate * self.facts.workload.known_seq_len,
             verdict=verdict,
             reason=reason,
         )

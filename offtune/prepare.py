@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offtune import host, installed, op_cache, ops, toolchain
-from offtune.config import RunConfig
+from offtune import host, installed, op_cache, ops, scratch, toolchain
+from offtune.command_settings import refuse_change, settle
+from offtune.config import Options, RunConfig
+from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError, UsageError
 from offtune.launch import ServerGone, WarmServer, child_environment
 from offtune.models import ModelProfile
+from offtune.probe import probe
 from offtune.runner import TrialRunner
 from offtune.space import Space
-from offtune.trial import Facts, load
+from offtune.trial import Facts, TrialSpec, load
 
 Say = Callable[[str], None]
 _INSPECT_S = 120.0
@@ -35,6 +38,7 @@ _RECORDED_PACKAGES = ("torch", "deepspeed", "transformers", "optuna", "offtune")
 class Prepared:
     """A machine ready for trials: close `runner` when done. `notes` are for the person."""
 
+    config: RunConfig
     facts: Facts
     space: Space
     ops: tuple[str, ...]
@@ -42,29 +46,71 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(config: RunConfig, space: Space, say: Say) -> Prepared:
-    """Build what is missing, load everything once, and narrow the space to what works here."""
+def prepare(config: RunConfig, space: Space, say: Say, options: Options | None = None) -> Prepared:
+    """Build what is missing, load everything once, and narrow the space to what works here.
+
+    A command is looked at instead; with `options` (a new study) its settings follow from what was seen.
+    """
     ready, notes = _ready_ops(config, space, say)
+    if config.workload.command is not None:
+        return _prepare_command(config, space, say, options, ready, notes)
     say("Loading torch, DeepSpeed and transformers once; each trial starts from there.")
     runner = TrialRunner(
         config.device, config.threads_per_rank, ready, str(config.workload.model_config["model_type"]), say
     )
     try:
         profile = profile_model(runner, config)
-        facts = make_facts(config, profile, frozenset(ready))
+        facts = make_facts(config, profile.parameter_numels, frozenset(ready))
         fitted = space.fit(facts)
     except BaseException:
         runner.close()
         raise
-    return Prepared(facts=facts, space=fitted, ops=ready, runner=runner, notes=notes)
+    return Prepared(config=config, facts=facts, space=fitted, ops=ready, runner=runner, notes=notes)
 
 
-def make_facts(config: RunConfig, profile: ModelProfile, ready: frozenset[str]) -> Facts:
+def _prepare_command(
+    config: RunConfig,
+    space: Space,
+    say: Say,
+    options: Options | None,
+    ready: tuple[str, ...],
+    notes: tuple[str, ...],
+) -> Prepared:
+    say("A first look at the command: it runs up to deepspeed.initialize.")
+    config, numels, seen = look(config, ready, options)
+    facts = make_facts(config, numels, frozenset(ready))
+    runner = TrialRunner(config.device, config.threads_per_rank, ready, "", say, warm=False)
+    return Prepared(config=config, facts=facts, space=space.fit(facts), ops=ready, runner=runner,
+                    notes=(*seen, *notes))  # fmt: skip
+
+
+def look(
+    config: RunConfig, ready: tuple[str, ...], options: Options | None
+) -> tuple[RunConfig, tuple[int, ...], tuple[str, ...]]:
+    """Settings completed by a look at the command, its parameters, notes. Raises OfftuneError if it fails."""
+    spec = TrialSpec(
+        **spec_fields(config, ready),
+        study="look",
+        number=0,
+        ds_config={},
+        trial_dir="",
+        token=scratch.new_token(),
+    )
+    given = options is None or options.precision is not None or config.base is not None
+    found = probe(spec, precision_given=given)
+    if options is not None:
+        config = settle(config, options, found.workload)
+    else:
+        refuse_change(config, found.workload)
+    return config, found.parameter_numels, found.notes
+
+
+def make_facts(config: RunConfig, parameter_numels: tuple[int, ...], ready: frozenset[str]) -> Facts:
     """The facts a point is judged against, from what is known before any trial."""
     return Facts(
         workload=config.workload,
         device=config.device,
-        parameter_numels=profile.parameter_numels,
+        parameter_numels=parameter_numels,
         nvme_dir=config.nvme_path,
         ops=ready,
         deepspeed_version=installed.version("deepspeed") or "0",
@@ -96,6 +142,8 @@ def recorded_versions() -> dict[str, str]:
 def needed(config: RunConfig, space: Space) -> tuple[str, ...]:
     """The DeepSpeed ops that trials of this space may load."""
     placements = [str(p) for knob in space.knobs if knob.name == "placement" for p in knob.choices]
+    if config.base is not None:
+        placements.append(placement_text(config.base.ds_config))
     return ops.needed_ops(
         config.device, config.workload.optimizer, placements, nvme=config.nvme_path is not None
     )

@@ -13,10 +13,12 @@ from typing import Any
 
 from offtune.lock import Owner
 from offtune.records import Run, StudyRecord
+from offtune.timeline import Timeline
 from offtune.trial import Status, TrialResult, as_dict, dump, load
 
 SERIES_POINTS = 2_000  # a plot shows no more; design: time series are capped
 _SERIES = ("step_s", "losses")
+_TIMELINE = "timeline of rank "
 # By the ending of the name, the longest first; what has none of these is a count or a ratio: "1".
 _UNITS = {
     "_bytes_per_s": "B/s",
@@ -94,6 +96,19 @@ def series_rows(study: str, number: int, result: TrialResult) -> list[dict[str, 
         for key, points in as_dict(result).items()
         if key in _SERIES and points
     ]
+
+
+def timeline_row(study: str, number: int, timeline: Timeline) -> dict[str, Any]:
+    """One row of `series` that holds the whole recording of a rank, bounded, as JSON."""
+    key = f"{_TIMELINE}{timeline.rank}"
+    text = dump(timeline.bounded(SERIES_POINTS))
+    return {"study": study, "number": number, "key": key, "points": text, "unit": "JSON"}
+
+
+def timelines_from(rows: Sequence[Mapping[str, Any]]) -> list[Timeline]:
+    """The recordings among the rows of `series`, by rank."""
+    found = [load(Timeline, row["points"]) for row in rows if row["key"].startswith(_TIMELINE)]
+    return sorted(found, key=lambda timeline: timeline.rank)
 
 
 def thin(points: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from offtune import hardware, scratch
+from offtune import command_verdict, hardware, log_tail, scratch
+from offtune.command_ranks import CommandRanks
 from offtune.launch import ColdRanks, Ranks, ServerGone, WarmServer
 from offtune.trial import DeviceKind, RankReport, Status, TrialResult, TrialSpec, dump, load
 from offtune.verdict import Cause, Ending, verdict
@@ -25,9 +26,6 @@ from offtune.verdict import Cause, Ending, verdict
 _POLL_S = 0.02
 # A rank whose partner died sits in a collective until gloo or NCCL gives up, minutes later.
 _PARTNER_GRACE_S = 5.0
-# Enough of the end of a log to hold a Python traceback through DeepSpeed.
-_LOG_TAIL_BYTES = 8_000
-_LOG_CUT_ABOVE_BYTES = 4_000_000
 # A killed process gives its device memory back within a second; with much pinned memory it takes longer.
 _DEVICE_FREE_S = 60.0
 _DEVICE_TOLERANCE_BYTES = 64 * 2**20
@@ -68,6 +66,8 @@ class TrialRunner:
             self._log.parent.rmdir()
 
     def __call__(self, spec: TrialSpec) -> TrialResult:
+        if spec.workload.command is not None:
+            return run_trial(spec, CommandRanks, "cold")
         if not self._warm:
             return run_trial(spec, ColdRanks, "cold")
         for _ in range(2):  # a server that died is replaced; twice in one trial, and the trial runs cold
@@ -111,9 +111,11 @@ def run_trial(spec: TrialSpec, launch: Launch, start: Literal["warm", "cold"]) -
     levels = {gpu: hardware.device_used_bytes(gpu) for gpu in spec.gpus}
     requested = time.time()
     try:
-        ending = _run(spec, launch, spec_path)
+        ending = run_ranks(spec, launch, spec_path)
         reports = read_reports(spec)
         result = verdict(spec, reports, ending)
+        if spec.workload.command is not None and not any(reports) and ending.cause == "ended":
+            result = _explained(spec, result, ending)
     finally:
         scratch.remove_swap_and_shm(spec.swap_dir, spec.token)
     _wait_until_free(levels)
@@ -123,10 +125,18 @@ def run_trial(spec: TrialSpec, launch: Launch, start: Literal["warm", "cold"]) -
         start=start,
         seconds=time.time() - requested,
         first_step_s=max(first_steps) - requested if first_steps else None,
-        log_tail="" if result.status is Status.OK else _log_tails(spec, ending.codes),
+        log_tail="" if result.status is Status.OK else log_tails(spec, ending.codes),
     )
     _write_result(spec, result)
     return result
+
+
+def _explained(spec: TrialSpec, result: TrialResult, ending: Ending) -> TrialResult:
+    """A command that ended without a report, in the words for commands; a kill by the kernel stays one."""
+    if result.status is Status.OOM_HOST:
+        return result
+    status, reason = command_verdict.explain(spec.trial_dir, ending.codes[0])
+    return replace(result, status=status, reason=reason)
 
 
 def _forget_earlier_attempt(spec: TrialSpec) -> None:
@@ -134,7 +144,8 @@ def _forget_earlier_attempt(spec: TrialSpec) -> None:
         (Path(spec.trial_dir) / name).unlink(missing_ok=True)
 
 
-def _run(spec: TrialSpec, launch: Launch, spec_path: Path) -> Ending:
+def run_ranks(spec: TrialSpec, launch: Launch, spec_path: Path) -> Ending:
+    """Start the ranks of a trial, wait for their end or bring it about; none is left afterwards."""
     oom_kills = hardware.oom_kills()
     started = time.monotonic()
     ranks = launch(spec, spec_path)
@@ -147,41 +158,28 @@ def _run(spec: TrialSpec, launch: Launch, spec_path: Path) -> Ending:
 
 def _watch(spec: TrialSpec, ranks: Ranks, deadline: float) -> Ending:
     """Look at the ranks until they have ended or must be ended."""
-    world, failed_at, host_peak = spec.workload.world_size, None, 0
+    failed_at, host_peak = None, 0
     while True:
         codes = dict(ranks.poll())
-        host = sum(_private_bytes(pid) for rank, pid in enumerate(ranks.pids) if rank not in codes)
+        host = ranks.host_bytes()
         host_peak = max(host_peak, host)
-        cause = _cause(spec, codes, host, failed_at, deadline)
+        cause = "ended" if len(codes) == len(ranks.pids) else _cause(spec, host, failed_at, deadline)
         if cause:
-            ended = tuple(codes.get(rank) for rank in range(world))
+            ended = tuple(codes.get(rank) for rank in range(len(ranks.pids)))
             return Ending(cause=cause, codes=ended, oom_kills=0, host_peak_bytes=host_peak, seconds=0.0)
         if failed_at is None and any(codes.values()):
             failed_at = time.monotonic()
-        _cut_logs(spec)
+        _bound_logs(spec)
         time.sleep(_POLL_S)
 
 
-def _cause(
-    spec: TrialSpec, codes: dict[int, int], host: int, failed_at: float | None, deadline: float
-) -> Cause | None:
+def _cause(spec: TrialSpec, host: int, failed_at: float | None, deadline: float) -> Cause | None:
     now = time.monotonic()
-    if len(codes) == spec.workload.world_size:
-        return "ended"
     if host > spec.host_limit_bytes:
         return "host_limit"
     if failed_at is not None and now - failed_at > _PARTNER_GRACE_S:
         return "partner"
     return "deadline" if now > deadline else None
-
-
-def _private_bytes(pid: int) -> int:
-    """Resident memory of a rank less its file pages; 0 when it has just ended."""
-    try:
-        _, resident, file_backed = Path(f"/proc/{pid}/statm").read_text().split()[:3]
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return (int(resident) - int(file_backed)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def read_reports(spec: TrialSpec) -> list[RankReport | None]:
@@ -202,28 +200,15 @@ def _was_bad_fork(spec: TrialSpec) -> bool:
     return any(report is not None and report.outcome == "bad_fork" for report in read_reports(spec))
 
 
-def _cut_logs(spec: TrialSpec) -> None:
-    """Keep only the end of a log that grows without bound; its writers append to the new end."""
+def _bound_logs(spec: TrialSpec) -> None:
     for rank in range(spec.workload.world_size):
-        path = Path(spec.trial_dir) / f"rank{rank}.log"
-        if path.exists() and path.stat().st_size > _LOG_CUT_ABOVE_BYTES:
-            tail = _tail(path)
-            os.truncate(path, 0)
-            with path.open("a") as log:
-                log.write(tail)
+        log_tail.bound(Path(spec.trial_dir) / f"rank{rank}.log")
 
 
-def _log_tails(spec: TrialSpec, codes: Sequence[int | None]) -> str:
+def log_tails(spec: TrialSpec, codes: Sequence[int | None]) -> str:
     """The end of the log of the first rank that failed by itself, else of rank 0."""
     rank = next((rank for rank, code in enumerate(codes) if code), 0)
-    path = Path(spec.trial_dir) / f"rank{rank}.log"
-    return _tail(path) if path.exists() else ""
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
-        return log.read(_LOG_TAIL_BYTES).decode(errors="replace")
+    return log_tail.read_tail(Path(spec.trial_dir) / f"rank{rank}.log")
 
 
 def _wait_until_free(levels: dict[int, int | None]) -> None:

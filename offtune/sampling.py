@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 METRIC = "samples/s"
 _MARK = "offtune"
+# Marks a draw that stands for the person's own file: no point, and never told, as a trial without parameters
+# would empty the intersection that joint samplers work on.
+AS_IS = "as_is"
 _GIVEN_UP = "given_up"
 _RETRY_OF = "retry_of"
 # What Optuna makes of a locked database or a full disk, the real error being behind it (Optuna 5.0.0).
@@ -100,6 +103,8 @@ class Sampling:
         with self._trouble():
             self._study.sampler = self._make_sampler(self._draw_index())
             trial = self._study.ask()
+            if trial.user_attrs.get(AS_IS):
+                return self.draw(trial.number), {}
             point = space.suggest(lambda knob: _suggest(trial, knob))
             return self.draw(trial.number), point
 
@@ -136,6 +141,15 @@ class Sampling:
             if give_up:
                 trial.set_user_attr(_GIVEN_UP, True)
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def leave_out(self, number: int, attributes: Mapping[str, Any]) -> None:
+        """End a draw that is no point of the space: samplers learn nothing from it, a reader of it does."""
+        with self._trouble():
+            trial = self._trial(number)
+            if not self.draw(number).ended:
+                for name, value in attributes.items():
+                    trial.set_user_attr(name, value)
+                self._study.tell(trial, state=TrialState.FAIL)
 
     def draw(self, number: int) -> Draw:
         """The draw of that number."""

@@ -1,7 +1,7 @@
 """Scratch of one trial: its directory, its swap directory, its names in /dev/shm; made and removed here.
 
-Covered: everything a trial leaves on disk or in shared memory, however it ended. Not covered: the study's own
-files.
+Covered: everything a trial leaves on disk or in shared memory, however it ended. and the folder it swaps
+to. Not covered: the study's own files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import shutil
 import tempfile
 from pathlib import Path
 from urllib.parse import quote
+
+from offtune.errors import UsageError
 
 _SHM = Path("/dev/shm")
 # csrc/cpu/comm/shm.cpp (DeepSpeed 0.19.8): deepspeed_allreduce_buffer_<uid>_<MASTER_ADDR>_<MASTER_PORT>_
@@ -64,3 +66,23 @@ def remove_trial(trial_dir: str | None, swap_dir: str | None, token: str) -> Non
     shutil.rmtree(trial_dir, ignore_errors=True)
     with contextlib.suppress(OSError):  # the study's folder goes with its last trial
         Path(trial_dir).parent.rmdir()
+
+
+def swap_folder(text: str | None) -> str | None:
+    """The folder of --nvme-path, in full. Raises UsageError where it is none, or cannot be written."""
+    if text is None:
+        return None
+    path = Path(text).expanduser().resolve()
+    if not path.is_dir():
+        raise UsageError(
+            f"--nvme-path: there is no folder '{text}'.", f"Make it (mkdir -p {text}) or name another."
+        )
+    probe = path / ".offtune-writable"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"--nvme-path: cannot write to '{text}' ({error.strerror}).", "Name a writable folder."
+        ) from error
+    return str(path)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from offtune import ds_config, prepare, scratch
 from offtune.config import RunConfig
+from offtune.ds_zero import placement_text
 from offtune.errors import Interrupted
 from offtune.foresight import QUEUED, QUEUED_LABEL, Foresight
 from offtune.records import Run
@@ -49,6 +50,13 @@ class Search:
     fruitless: int = 0
     foresight: Foresight | None = None
 
+    @property
+    def _base(self) -> DsConfig:
+        """The ds_config that points are laid over: the person's file and what their script fixes."""
+        command = self.config.workload.command
+        own = self.config.base.ds_config if self.config.base else {}
+        return own if command is None else {**own, **command.settings}
+
     def run(self) -> str:
         """Go on to the study's target; returns why it ended. Raises Interrupted when the person stops it."""
         while (reason := self._over()) is None:
@@ -77,7 +85,7 @@ class Search:
 
     def _next(self) -> None:
         proposal = self.study.ask()
-        config = ds_config.build({}, proposal.point, self.facts, self.config.nvme_path)
+        config = ds_config.build(self._base, proposal.point, self.facts, self.config.nvme_path)
         fingerprint = ds_config.fingerprint(config, self.facts)
         twin = self.store.find_measured(self.study.name, fingerprint)
         if twin is not None:
@@ -117,7 +125,7 @@ class Search:
         self.watcher.trial(run, self.study.best())
 
     def _train(self, proposal: Proposal, config: DsConfig, fingerprint: str) -> None:
-        spec = self._spec(proposal)
+        spec = self._spec(proposal, config)
         run = self._run(proposal, config, fingerprint)
         run = self.store.add_run(
             replace(run, trial_dir=spec.trial_dir, swap_dir=spec.swap_dir, token=spec.token)
@@ -152,15 +160,15 @@ class Search:
             fingerprint=fingerprint,
         )
 
-    def _spec(self, proposal: Proposal) -> TrialSpec:
+    def _spec(self, proposal: Proposal, config: DsConfig) -> TrialSpec:
         swap_dir = None
-        if self.config.nvme_path is not None and "nvme" in str(proposal.point.get("placement", "")):
+        if self.config.nvme_path is not None and "nvme" in placement_text(config):
             swap_dir = str(scratch.make_swap_dir(self.config.nvme_path, self.study.name, proposal.number))
         return TrialSpec(
             **prepare.spec_fields(self.config, self.ops),
             study=self.study.name,
             number=proposal.number,
-            ds_config=ds_config.build({}, proposal.point, self.facts, swap_dir),
+            ds_config=ds_config.build(self._base, proposal.point, self.facts, swap_dir),
             trial_dir=str(scratch.make_trial_dir(self.study.name, proposal.number)),
             swap_dir=swap_dir,
             token=scratch.new_token(),

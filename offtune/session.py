@@ -7,16 +7,19 @@ refuses. Not covered: the loop (`search.py`) and what is shown (`report`).
 from __future__ import annotations
 
 import json
+import shlex
+import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from offtune import hardware, host, prepare
+from offtune.base_check import check_base, fit_to_base
 from offtune.config import Options, RunConfig, resolve
-from offtune.errors import StudyMismatch, UsageError
+from offtune.errors import OfftuneError, StudyMismatch, UsageError
 from offtune.foresight import foresight_for
-from offtune.records import Limits, Run, StudyRecord, utc_now
+from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
 from offtune.sampling import make_sampler
@@ -29,6 +32,8 @@ from offtune.units import format_bytes
 
 # Loading the training environment keeps one core busy for seconds; above this it is somebody else.
 _BUSY_LOAD_PER_CORE = 1.0
+# What the person's own ds_config is called among the baselines.
+AS_IS_LABEL = "your file"
 
 
 class Progress(Watcher, Protocol):
@@ -46,15 +51,36 @@ class Changes:
     time_s: float | None = None
     budget_bytes: int | None = None
     anyway: bool = False
+    command: tuple[str, ...] | None = None
 
 
 def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
     """Everything resolved as `search` would, and nothing run: settings, fitted space, notes."""
     config = resolve(options, hardware.detect())
     space = load_space(config.space)
+    make_sampler(config.sampler)
     ready, notes = prepare.expected_ops(config, space)
-    facts = prepare.make_facts(config, prepare.profile_apart(config), ready)
-    return config, space.fit(facts), notes
+    if config.workload.command is not None:
+        config, numels, seen = prepare.look(config, tuple(ready), options)
+        notes = (*seen, *notes)
+    else:
+        numels = prepare.profile_apart(config).parameter_numels
+    facts = prepare.make_facts(config, numels, ready)
+    fitted = fit_to_base(space.fit(facts), config.base, facts)
+    return config, fitted, (*notes, *check_base(config.base, facts))
+
+
+def usual_trial_s(storage: str, config: RunConfig) -> float | None:
+    """Median seconds of trials of the same model on the same device; None where there are none."""
+    alike = (config.workload.model_name, config.device)
+    try:
+        with Store.open(storage, write=False) as store:
+            records = [record for record in store.studies() if (record.model, record.device) == alike]
+            runs = [run for record in records for run in store.runs(record.name) if is_measured(run)]
+    except OfftuneError:
+        return None  # no database yet, or none that can be read: a search will say so itself
+    seconds = [run.result.seconds for run in runs if run.result is not None]
+    return statistics.median(seconds) if seconds else None
 
 
 def start(options: Options, storage: str, name: str | None, progress: Progress) -> Summary:
@@ -64,10 +90,11 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
     make_sampler(config.sampler)
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)
-        with store.lock(name), _ready(config, space, progress) as ready:
-            record = _record(name, config, ready)
+        with store.lock(name), _ready(config, space, progress, options) as ready:
+            ready = replace(ready, notes=(*ready.notes, *check_base(config.base, ready.facts)))
+            record = _record(name, ready.config, ready)
             store.add_study(record)
-            return _run(store, record, config, ready, progress)
+            return _run(store, record, ready.config, ready, progress)
 
 
 def resume(storage: str, name: str | None, changes: Changes, progress: Progress) -> Summary:
@@ -87,11 +114,13 @@ def resume(storage: str, name: str | None, changes: Changes, progress: Progress)
 
 
 @contextmanager
-def _ready(config: RunConfig, space: Space, progress: Progress) -> Iterator[prepare.Prepared]:
-    """The prepared machine; its warm server ends on the way out."""
-    prepared = prepare.prepare(config, space, progress.note)
+def _ready(
+    config: RunConfig, space: Space, progress: Progress, options: Options | None = None
+) -> Iterator[prepare.Prepared]:
+    """The prepared machine; its warm server ends on the way out. `options` are those of a new study."""
+    prepared = prepare.prepare(config, space, progress.note, options)
     with prepared.runner:
-        yield prepared
+        yield replace(prepared, space=fit_to_base(prepared.space, config.base, prepared.facts))
 
 
 def _run(
@@ -104,6 +133,8 @@ def _run(
                     foresight=foresight_for(config, ready.facts, ready.space, hardware.detect(),
                                             store.runs(record.name)))  # fmt: skip
     search.repair()
+    if config.base is not None:
+        study.enqueue_as_is(AS_IS_LABEL)
     for label, point in ready.space.baselines():
         study.enqueue(point, "baseline", label)
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
@@ -165,6 +196,13 @@ def _refuse_differences(record: StudyRecord, config: RunConfig, changes: Changes
     here = hardware.fingerprint(hardware.detect(), config.device, config.gpus)
     found = [*_differences("machine", config.machine, here)]
     found += _differences("version of", record.settings.get("versions") or {}, prepare.recorded_versions())
+    own = config.workload.command
+    if changes.command is not None and changes.command != (own.arguments if own is not None else None):
+        made_for = shlex.join(own.arguments) if own is not None else f"the built-in {record.model}"
+        raise StudyMismatch(
+            f"Study '{record.name}' was made for {made_for}, not {shlex.join(changes.command)}.",
+            "Leave the command out of a resume, or start a new study.",
+        )
     if changes.budget_bytes is not None and changes.budget_bytes != config.budget_bytes:
         raise StudyMismatch(
             f"Study '{record.name}' was made for a budget of {format_bytes(config.budget_bytes)}, "

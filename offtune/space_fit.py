@@ -77,6 +77,15 @@ def _obstacles(placement: Placement, facts: Facts) -> Iterator[str]:
     """Why this placement cannot run here; nothing when it can."""
     if "nvme" in (placement.optimizer, placement.param):
         yield from _nvme_obstacles(facts)
+    own = facts.workload.command
+    if own is not None and own.own_optimizer and placement.optimizer == "none":
+        return  # the script brings an optimizer for the device; no op of DeepSpeed's is needed
+    if own is not None and not own.offloads and placement.optimizer != "none":
+        yield (
+            f"Optimizer offload left out: the script builds its optimizer ({own.own_optimizer}), which "
+            "DeepSpeed does not offload; leave it out of deepspeed.initialize, and the ds_config gets one."
+        )
+        return
     if placement.optimizer == "none":
         op, what = DEVICE_OPTIMIZER_OP.get(facts.workload.optimizer), "Optimizer state on the device"
     else:

@@ -112,12 +112,12 @@ def step_work(
     plan = layout(ds_config, facts)
     load, ranks = facts.workload, facts.workload.world_size
     micro_batch = int(ds_config["train_micro_batch_size_per_gpu"])
-    flops = shape.flops(load.seq_len, load.activation_checkpointing, "eager")
+    flops = shape.flops(load.known_seq_len, load.activation_checkpointing, "eager")
     moved = _Moved(plan, int(ds_config.get("gradient_accumulation_steps", 1)), shape.n_params)
     decoder = shape.decoder
-    scores = micro_batch * decoder.layers * decoder.heads * load.seq_len**2 * _BYTES[load.precision]
-    states = micro_batch * decoder.layers * decoder.hidden * load.seq_len * _BYTES[load.precision]
-    inner = _attention_flops(shape, micro_batch * load.seq_len, load.seq_len)
+    scores = micro_batch * decoder.layers * decoder.heads * load.known_seq_len**2 * _BYTES[load.precision]
+    states = micro_batch * decoder.layers * decoder.hidden * load.known_seq_len * _BYTES[load.precision]
+    inner = _attention_flops(shape, micro_batch * load.known_seq_len, load.known_seq_len)
     kept = inner if attention == "flash" else 0.0
     return StepWork(
         ranks=ranks,
@@ -125,7 +125,7 @@ def step_work(
         cores_bound=cores_bound,
         precision=load.precision,
         micro_steps=moved.micro_steps,
-        tokens=micro_batch * load.seq_len,
+        tokens=micro_batch * load.known_seq_len,
         layers=decoder.layers,
         forward_flops=micro_batch * flops.forward - kept,
         recompute_flops=max(0.0, micro_batch * flops.recompute - kept),

@@ -24,6 +24,7 @@ from offtune import database, migrate, rows, schema
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
+from offtune.timeline import Timeline
 from offtune.trial import Status, TrialResult, dump
 from offtune.trouble import retrying, trouble
 
@@ -190,6 +191,18 @@ class Store:
 
         self._change(update)
 
+    def add_timeline(self, study: str, number: int, timeline: Timeline) -> None:
+        """Keep what was sampled of one rank of a run; once for each rank."""
+        row = rows.timeline_row(study, number, timeline)
+        self._change(lambda connection: connection.execute(schema.series.insert(), row))
+
+    def timelines(self, study: str, number: int) -> list[Timeline]:
+        """What was sampled of a run, by rank; empty where nothing was."""
+        series = schema.series
+        return rows.timelines_from(
+            self._rows(select(series).where(series.c.study == study, series.c.number == number))
+        )
+
     def runs(self, study: str) -> list[Run]:
         """All runs of the study by number."""
         return self._runs(schema.runs.c.study == study)
@@ -221,7 +234,7 @@ class Store:
         query = select(func.count().label("n")).select_from(schema.runs).where(*_is_measured(study))
         return int(self._rows(query)[0]["n"])
 
-    def _change(self, action: Callable[[Connection], None]) -> None:
+    def _change(self, action: Callable[[Connection], object]) -> None:
         """Do `action` in one transaction, again after a pause while the database is locked."""
         if not self._write:
             raise StoreError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from offtune.errors import StoreError
 from offtune.lock import is_other_alive, refusal
 from offtune.records import Limits, Origin, Run, best_run
-from offtune.sampling import Draw, Sampling
+from offtune.sampling import AS_IS, Draw, Sampling
 from offtune.score import score
 from offtune.store import Store
 from offtune.trial import Point, Status, TrialResult, load
@@ -32,7 +32,7 @@ _CRASHES_TO_GIVE_UP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A point to try, under the number its run will have."""
+    """A point to try, under the number its run will have; an empty point is the base as it is."""
 
     number: int
     point: Point
@@ -81,6 +81,10 @@ class Study:
     def waiting(self) -> int:
         """How many queued points nobody has asked for yet."""
         return self._sampling.waiting()
+
+    def enqueue_as_is(self, label: str) -> None:
+        """Queue the base as it is, once, as a baseline; its proposal has an empty point."""
+        self._sampling.queue({}, {"origin": "baseline", "label": label, AS_IS: True})
 
     def tell(self, number: int, result: TrialResult) -> None:
         """Tell the sampler what came of a trial; its row must be finished before. Harmless when repeated."""
@@ -157,6 +161,9 @@ class Study:
             "feasible": scored.feasible,
             **more,
         }
+        if draw.attributes.get(AS_IS):
+            retrying(partial(self._sampling.leave_out, number, attributes))
+            return
         retrying(partial(self._sampling.tell, number, scored, attributes))
 
     def _end(self, number: int, *, crashed: bool) -> bool:
@@ -176,7 +183,10 @@ class Study:
         again = not give_up and (run is not None or "origin" in draw.attributes)
         if again:
             origin = _origin(draw) if run is None else "retry"
-            self._sampling.queue_again(draw, {"origin": origin, "label": _label(draw), "crashes": crashes})
+            kept = {AS_IS: True} if draw.attributes.get(AS_IS) else {}
+            self._sampling.queue_again(
+                draw, {"origin": origin, "label": _label(draw), "crashes": crashes, **kept}
+            )
         self._sampling.fail(number, give_up=give_up)
         return again
 

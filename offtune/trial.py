@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
+from offtune.phase_analysis import StepAnalysis
+
 DsConfig = dict[str, Any]
 Point = dict[str, Any]
 DeviceKind = Literal["cpu", "cuda"]
@@ -37,23 +39,50 @@ class Status(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """The person's own training command: what is started for each trial, and what a look at it has shown.
+
+    `arguments` still hold their placeholders. `cwd` is where the person gave the command; a trial runs there
+    or, with `trial_cwd` scratch, in its own directory. `own_optimizer` is the class of the optimizer that the
+    script builds ("" where the ds_config decides), `offloads` whether DeepSpeed takes it with offload.
+    `settings` are the ds_config keys that the script's runtime fixes (clipping, learning rate, ...).
+    """
+
+    arguments: tuple[str, ...]
+    cwd: str
+    trial_cwd: Literal["here", "scratch"] = "here"
+    own_optimizer: str = ""
+    offloads: bool = True
+    settings: DsConfig = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is trained; fixed within a study.
+    """What is trained; fixed within a study: a built-in language model, or the person's own `command`.
 
     `model_config` is a Hugging Face configuration as a dict (with `model_type`); weights are random and
-    batches synthetic, always `seq_len` tokens long. `global_batch` is samples per optimizer step over all
-    `world_size` ranks. `optimizer` is one of adamw, adam, lion, adagrad.
+    batches synthetic, always `seq_len` tokens long. With a `command` both are the script's own affair: the
+    first is empty, the second None. `global_batch` is samples per optimizer step over all `world_size` ranks.
+    `optimizer` is one of adamw, adam, lion, adagrad.
     """
 
     model_name: str
     model_config: dict[str, Any]
-    seq_len: int
+    seq_len: int | None
     global_batch: int
     world_size: int
     precision: Precision
     optimizer: str
     activation_checkpointing: bool
     seed: int
+    command: Command | None = None
+
+    @property
+    def known_seq_len(self) -> int:
+        """`seq_len` of a built-in model. Raises ValueError for a command's, which only the command knows."""
+        if self.seq_len is None:
+            raise ValueError("a command's sequence length is not known")
+        return self.seq_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +110,8 @@ class TrialSpec:
     `limit_bytes` is the budget per rank less headroom, `host_limit_bytes` the node's host memory.
     `ops` are the DeepSpeed ops to load before the model is built.
     `trial_dir` is scratch of this trial alone; `swap_dir` likewise for NVMe offload. `token` is part of the
-    names DeepSpeed gives its files in /dev/shm, by which they are found and removed.
+    names DeepSpeed gives its files in /dev/shm, by which they are found and removed. With `probe`, a command
+    runs up to `deepspeed.initialize` only, and each rank leaves a ProbeReport instead of a RankReport.
     """
 
     study: str
@@ -100,6 +130,7 @@ class TrialSpec:
     trial_dir: str
     swap_dir: str | None = None
     token: str = "0"
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +175,8 @@ class Traffic:
 class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
-    `outcome` is what the rank itself can tell: done, or the kind of exception that ended it.
+    `outcome` is what the rank itself can tell: done, or the kind of exception that ended it. `step_tokens` is
+    the median number of tokens this rank fed per optimizer step, where only the rank knows.
     """
 
     rank: int
@@ -156,10 +188,12 @@ class RankReport:
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
+    analysis: StepAnalysis | None = None
     skipped_steps: int = 0
     sub_groups: int | None = None
     effective_ratio: float | None = None
     first_step_at: float | None = None
+    step_tokens: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -179,12 +213,41 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReport:
+    """What `deepspeed.initialize` was about to be given by one rank of a command.
+
+    `ds_config` is as it arrived, "auto" already replaced where the runtime does that; `optimizer` is the
+    class of an optimizer object, "" where there is none; `by_accelerate` says who called.
+    """
+
+    rank: int
+    world_size: int
+    parameter_numels: tuple[int, ...]
+    ds_config: DsConfig | None
+    optimizer: str = ""
+    by_accelerate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The exception that ended a process of a command before it had a report to write.
+
+    `overridden` is set where the script's runtime refused a ds_config that contradicts its own arguments.
+    """
+
+    error: str
+    program: str
+    overridden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """One trial, finished one way or another; what is stored.
 
     Throughput is the median over measured optimizer steps, barrier to barrier over all ranks. `seconds` is
     the wall time of the whole trial, `first_step_s` from request to the end of the first optimizer step.
     `forecast` is what was predicted before it, where anything was.
+    `analysis` is memory, traffic and utilisation by phase, where they were sampled.
     """
 
     status: Status
@@ -196,6 +259,7 @@ class TrialResult:
     phases: PhaseTimes | None = None
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
     traffic: Traffic = field(default_factory=Traffic)
+    analysis: StepAnalysis | None = None
     skipped_steps: int = 0
     sub_groups: int | None = None
     effective_ratio: float | None = None

@@ -65,15 +65,19 @@ def _status(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> tuple
         for report in reports:
             if report.outcome == outcome:
                 return status, f"{report.error} (rank {report.rank}, {report.stage})"
-    if len(reports) == spec.workload.world_size and all(code == 0 for code in ending.codes):
+    command = spec.workload.command is not None
+    if len(reports) == spec.workload.world_size and (command or all(code == 0 for code in ending.codes)):
         return Status.OK, ""
-    return _from_exit_codes(ending)
+    return _from_exit_codes(ending, command=command)
 
 
-def _from_exit_codes(ending: Ending) -> tuple[Status, str]:
+def _from_exit_codes(ending: Ending, *, command: bool) -> tuple[Status, str]:
     for rank, code in enumerate(ending.codes):
-        if code == -signal.SIGKILL and ending.oom_kills > 0:
+        # A launcher turns the death of its rank into an exit code of its own.
+        if (code == -signal.SIGKILL or (code and command)) and ending.oom_kills > 0:
             return Status.OOM_HOST, f"The kernel killed rank {rank}: the host ran out of memory."
+        if code and command:
+            return Status.CRASHED, f"A rank ended without a report. The command: {explain_exit(code)}"
         if code:
             return Status.CRASHED, f"Rank {rank}: {explain_exit(code)}"
     return Status.CRASHED, "A rank ended without leaving a readable result."
@@ -129,7 +133,7 @@ def _merge(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> TrialR
     return TrialResult(
         status=Status.OK,
         samples_per_s=rate,
-        tokens_per_s=rate * spec.workload.seq_len if rate else None,
+        tokens_per_s=_tokens_per_s(spec, reports, rate),
         step_s=steps,
         losses=first.losses,
         phases=first.phases,
@@ -142,6 +146,16 @@ def _merge(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> TrialR
         exit_codes=ending.codes,
         versions=first.versions,
     )
+
+
+def _tokens_per_s(spec: TrialSpec, reports: list[RankReport], samples_per_s: float | None) -> float | None:
+    """Tokens a second over all ranks; None where the batches of a command do not show theirs."""
+    if samples_per_s is None:
+        return None
+    if spec.workload.seq_len is not None:
+        return samples_per_s * spec.workload.seq_len
+    known = [report.step_tokens for report in reports if report.step_tokens is not None]
+    return sum(known) * samples_per_s / spec.workload.global_batch if len(known) == len(reports) else None
 
 
 def _memory(reports: list[RankReport], ending: Ending) -> MemoryPeaks:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from offtune import ops, prepare, scratch
 from offtune.config import RunConfig
+from offtune.ds_quiet import quiet
+from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError
 from offtune.export import portable
 from offtune.records import Run
@@ -34,8 +36,9 @@ class Verification:
 def verify(config: RunConfig, run: Run, exported: DsConfig, say: Callable[[str], None]) -> Verification:
     """Train `exported`, the very content of the file. Raises OfftuneError where ops are missing."""
     ready = _ops(config, run, say)
-    model_type = str(config.workload.model_config["model_type"])
-    with TrialRunner(config.device, config.threads_per_rank, ready, model_type, say) as runner:
+    model_type = str(config.workload.model_config.get("model_type", ""))
+    warm = config.workload.command is None
+    with TrialRunner(config.device, config.threads_per_rank, ready, model_type, say, warm=warm) as runner:
         spec = _spec(config, run, exported, ready)
         result = runner(spec)
         scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
@@ -49,7 +52,7 @@ def verify(config: RunConfig, run: Run, exported: DsConfig, say: Callable[[str],
 
 
 def _ops(config: RunConfig, run: Run, say: Callable[[str], None]) -> tuple[str, ...]:
-    placement = str(run.point.get("placement", ""))
+    placement = placement_text(run.ds_config)
     names = ops.needed_ops(config.device, config.workload.optimizer, [placement], nvme="nvme" in placement)
     for name, state in ops.prepare(names, config.device, say).items():
         if state.state != "ready":
@@ -62,17 +65,23 @@ def _ops(config: RunConfig, run: Run, say: Callable[[str], None]) -> tuple[str, 
 def _spec(config: RunConfig, run: Run, exported: DsConfig, ready: tuple[str, ...]) -> TrialSpec:
     study = f"{run.study}-verify"
     swap_dir = None
-    if config.nvme_path is not None and "nvme" in str(run.point.get("placement", "")):
+    if config.nvme_path is not None and "nvme" in placement_text(run.ds_config):
         swap_dir = str(scratch.make_swap_dir(config.nvme_path, study, run.number))
     return TrialSpec(
         **prepare.spec_fields(config, ready),
         study=study,
         number=run.number,
-        ds_config=portable(exported, swap_dir),
+        ds_config=_for_trial(run, exported, swap_dir),
         trial_dir=str(scratch.make_trial_dir(study, run.number)),
         swap_dir=swap_dir,
         token=scratch.new_token(),
     )
+
+
+def _for_trial(run: Run, exported: DsConfig, swap_dir: str | None) -> DsConfig:
+    """The file as a trial runs it: reports off, a swap folder, an optimizer where the script has it."""
+    optimizer = {} if "optimizer" in exported else {"optimizer": run.ds_config["optimizer"]}
+    return quiet({**portable(exported, swap_dir), **optimizer})
 
 
 def _ratio(now: float | None, then: float | None) -> float | None:

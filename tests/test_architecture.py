@@ -10,34 +10,40 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "offtune"
 
-# Rooms from the ground up; a file imports from its own room and from those below, and nothing in a circle.
-ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("words", ("errors", "units", "trial")),
-    ("machine", (
-        "check", "host", "ha*", "hub", "installed", "lock", "machine_profile", "models", "scratch", "tool*",
-        "tr*le",
-    )),
-    ("shapes", ("activations", "decoder*", "model_*")),
-    ("space", ("knob*", "space*")),
-    ("ds_config", ("ds_*",)),
-    ("cost models", ("memory_*", "step_*", "time_*")),
-    ("predictions", ("predict", "candidates")),
-    ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
-    ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
-    ("settings", ("config", "doctor", "machine_checks", "plan*", "prepare", "software_checks", "verify")),
-    ("report", ("report.*",)),
-    ("searches", ("foresight", "search", "selection", "session")),
-    ("command line", ("cli", "__main__")),
-)  # fmt: skip
+# Rooms from the ground up; a file imports from its own room and from those above it in this table, and
+# nothing in a circle. Before a colon the room, after it its files (shell patterns).
+TABLE = """
+    words: draft errors phase_analysis timeline trial units
+    machine: check command hardware* host hub installed lock machine_profile models scratch toolchain trouble
+    shapes: activations decoder* model_*
+    space: knob* space*
+    ds_config: ds_*
+    cost models: memory_* step_* time_*
+    predictions: candidates predict
+    trials: command_ranks command_verdict launch log_tail op_* ops probe runner verdict
+    studies: database export migrate records rows sampling schema score store study
+    settings: base_check budgets command_settings config doctor machine_checks plan* prepare software_* verify
+    analysis: bound* dashboard effects importance nvml_trace
+    report: report.*
+    searches: foresight search selection session
+    command line: cli* __main__
+"""
+ROOMS = tuple((room.strip(), tuple(files.split())) for room, files in (
+    line.split(":") for line in TABLE.strip().splitlines()
+))  # fmt: skip
 CHILD = "offtune.worker"
 SQL_FILES = ("database", "migrate", "rows", "schema", "store", "trouble")
 OWNERS = {
     "pynvml": ("offtune.hardware",),
-    "optuna": ("offtune.sampling",),
+    "optuna": ("offtune.sampling", "offtune.importance", "offtune.dashboard"),
+    "optuna_dashboard": ("offtune.dashboard",),
     "sqlalchemy": tuple(f"offtune.{n}" for n in SQL_FILES),
     "rich": ("offtune.report.terminal",),
+    "plotly": ("offtune.report.html",),
+    "jinja2": ("offtune.report.html",),
     "typer": ("offtune.cli",),
     "yaml": ("offtune.space_file", "offtune.hardware_profile"),
+    "hjson": ("offtune.ds_text",),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),
     "transformers": (CHILD,),
@@ -149,6 +155,10 @@ def test_help_loads_nothing_heavy(arguments):
 def test_the_parent_searches_without_torch():
     heavy = {"torch", "deepspeed", "transformers"}
     assert loaded_after("import offtune.session, offtune.report.terminal, offtune.doctor") & heavy == set()
+
+
+def test_showing_a_small_study_loads_no_optuna():
+    assert "optuna" not in loaded_after("import offtune.report.study_report, offtune.report.insight_page")
 
 
 def test_the_child_loads_neither_optuna_nor_sql():

@@ -37,6 +37,7 @@ def test_the_wheel_carries_spaces_and_child_programs_and_no_tests(wheel):
     assert len(spaces) >= 5 and len(profiles) >= 10
     assert spaces | profiles <= names
     assert "offtune/worker/server.py" in names
+    assert {f"offtune/report/web/report.{kind}" for kind in ("html", "css", "js")} <= names
     assert not any(name.startswith("tests") for name in names)
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from conftest import workload
 
-from offtune import hardware, runner, scratch
+from offtune import hardware, log_tail, runner, scratch
 from offtune.runner import run_trial
 from offtune.trial import Status, TrialResult, load
 
@@ -69,7 +69,7 @@ def test_megabytes_of_output_stay_bounded_and_the_end_is_kept(run):
     _, result = run("megabytes")
     assert result.status is Status.CRASHED
     assert result.log_tail.rstrip().endswith("the last words")
-    assert len(result.log_tail) <= runner._LOG_TAIL_BYTES
+    assert len(result.log_tail) <= log_tail.TAIL_BYTES
     assert "exit code 3" in result.reason
 
 
@@ -135,3 +135,14 @@ def _alive_under(trial_dir: str) -> list[int]:
         if process.pid != os.getpid() and any(trial_dir in part for part in process.info["cmdline"] or []):
             found.append(process.pid)
     return found
+
+
+def test_a_growing_log_gives_its_disk_space_back_and_loses_no_last_word(tmp_path):
+    path = tmp_path / "rank0.log"
+    with path.open("a") as log:
+        for number in range(100):
+            log.write("x" * 100_000 + f" line {number}\n")
+            log.flush()
+            log_tail.bound(path)
+            assert path.stat().st_blocks * 512 < 5_000_000
+    assert log_tail.read_tail(path).endswith("line 99\n")

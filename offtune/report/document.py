@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offtune.export import portable, provenance
+from offtune.ds_quiet import restored
+from offtune.export import base_of, portable, provenance
 from offtune.records import Run, StudyRecord
 from offtune.report.export_page import verification_entry
 from offtune.report.forecasts import is_foretold
@@ -97,7 +98,9 @@ def _figures(run: Run) -> dict[str, Any]:
 def _best_entry(study: StudyRecord, run: Run) -> dict[str, Any]:
     # The trial's own swap folder is gone; where the person's is not known, the folder is left as it was.
     nvme_path = study.settings.get("nvme_path")
-    ds_config = portable(run.ds_config, nvme_path) if nvme_path else run.ds_config
+    base = base_of(study)
+    whole = restored(run.ds_config, base) if base else run.ds_config
+    ds_config = portable(run.ds_config, nvme_path, base) if nvme_path else whole
     return {
         "trial": run.number,
         "label": run.label,

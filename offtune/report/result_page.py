@@ -179,7 +179,7 @@ def _winner_facts(summary: Summary, best: Run) -> tuple[tuple[str, str], ...]:
             f"{format_bytes(used)}, {share_text(used, summary.limits.device_bytes)} of what it may use",
         ),
         ("host memory", format_bytes(memory.used_host_bytes if memory else None)),
-        ("settings", describe(best.point, {})),
+        ("settings", describe(best.point, {}) or f"{best.label}, as it is"),
     )
 
 

@@ -5,14 +5,16 @@ Covered: checks with their remedies; resolved settings, the space and its notes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from offtune.knobs import Knob
 from offtune.records import Limits, StudyRecord
+from offtune.report.base_page import base_blocks, base_document
 from offtune.report.page import Block, Facts, Heading, Line, Page, Tone
 from offtune.report.words import CPU_CAVEATS, CPU_REMEDY, budget_text
-from offtune.trial import as_dict
+from offtune.trial import Point, Workload, as_dict
 from offtune.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -46,18 +48,21 @@ def doctor_page(checks: Sequence[Check]) -> Page:
     return tuple(blocks)
 
 
-def dry_run_page(config: RunConfig, space: Space, notes: Iterable[str] = ()) -> Page:
-    """What a search with these settings would do; nothing has been run."""
+def dry_run_page(
+    config: RunConfig, space: Space, notes: Iterable[str] = (), trial_s: float | None = None
+) -> Page:
+    """What a search with these settings would do; nothing has been run. A trial usually takes `trial_s`."""
     lines = [*space.notes, *notes]
     return (
         Heading(text="Settings (nothing is run)"),
-        Facts(rows=_config_facts(config)),
+        Facts(rows=(*_config_facts(config), ("expected length", _length_text(config, trial_s)))),
         *cpu_lines(config.device),
+        *(base_blocks(config.base) if config.base is not None else []),
         Heading(text=f"Space {space.name}: {space.size():,} points"),
         Line(text=space.about),
         *(block for knob in space.knobs for block in _knob_lines(knob)),
         *(Line(text=line, tone="dim") for line in lines),
-        *_baseline_blocks(space),
+        *_baseline_blocks(config, space),
     )
 
 
@@ -89,14 +94,11 @@ def cpu_lines(device: str) -> list[Block]:
 
 def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
     work = config.workload
-    checkpointing = "on" if work.activation_checkpointing else "off"
     return (
-        ("model", work.model_name),
-        ("sequence", f"{work.seq_len} tokens"),
+        *_what_is_trained(work),
         ("global batch", f"{work.global_batch} samples a step over {_ranks(work.world_size)}"),
         ("precision", work.precision),
-        ("optimizer", work.optimizer),
-        ("checkpointing", checkpointing),
+        ("optimizer", _optimizer(work)),
         ("device", _device_text(config)),
         ("budget", budget_text(config.budget_bytes, config.limit_bytes)),
         ("host limit", f"{format_bytes(config.host_limit_bytes)} for all ranks together"),
@@ -107,6 +109,20 @@ def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
         ("sampler", f"{config.sampler}, seed {config.seed}"),
         ("predictions", "on" if config.predict else "off"),
     )
+
+
+def _what_is_trained(work: Workload) -> tuple[tuple[str, str], ...]:
+    if work.command is None:
+        checkpointing = "on" if work.activation_checkpointing else "off"
+        sequence = ("sequence", f"{work.seq_len} tokens")
+        return (("model", work.model_name), sequence, ("checkpointing", checkpointing))
+    where = work.command.cwd if work.command.trial_cwd == "here" else "a scratch directory of the trial"
+    return (("command", shlex.join(work.command.arguments)), ("runs in", where))
+
+
+def _optimizer(work: Workload) -> str:
+    own = work.command.own_optimizer if work.command is not None else ""
+    return f"{own}, built by the script" if own else work.optimizer
 
 
 def _device_text(config: RunConfig) -> str:
@@ -128,12 +144,33 @@ def _knob_lines(knob: Knob) -> tuple[Block, ...]:
     return Line(text=f"{knob.name} {knob.domain}"), Line(text=knob.about, tone="dim", indent=4)
 
 
-def _baseline_blocks(space: Space) -> list[Block]:
-    names = [label for label, _ in space.baselines()]
+def _baselines(config: RunConfig, space: Space) -> list[tuple[str, Point]]:
+    own: list[tuple[str, Point]] = [] if config.base is None else [("your file", {})]
+    return [*own, *space.baselines()]
+
+
+def _length_text(config: RunConfig, trial_s: float | None) -> str:
+    longest = format_seconds(_longest_s(config))
+    if trial_s is None:
+        return f"at most {longest}; no trial of this model has been run on this device yet"
+    usual = format_seconds(min(trial_s * config.trials, _longest_s(config)))
+    return f"about {usual}, as trials of this model took {format_seconds(trial_s)} here; at most {longest}"
+
+
+def _longest_s(config: RunConfig) -> float:
+    """Every trial at its timeout, or the time limit and one trial more."""
+    whole = config.trials * config.trial_timeout_s
+    return whole if config.time_s is None else min(whole, config.time_s + config.trial_timeout_s)
+
+
+def _baseline_blocks(config: RunConfig, space: Space) -> list[Block]:
+    names = [label for label, _ in _baselines(config, space)]
     return [Line(text=f"Tried first, as baselines: {'; '.join(names)}.")] if names else []
 
 
-def dry_run_document(config: RunConfig, space: Space, notes: Iterable[str] = ()) -> dict[str, Any]:
+def dry_run_document(
+    config: RunConfig, space: Space, notes: Iterable[str] = (), trial_s: float | None = None
+) -> dict[str, Any]:
     """The same as JSON values."""
     knobs = [
         {"name": knob.name, "about": knob.about, "values": list(knob.values), "default": knob.default}
@@ -141,9 +178,12 @@ def dry_run_document(config: RunConfig, space: Space, notes: Iterable[str] = ())
     ]
     return {
         "schema": "offtune.plan/1",
-        "settings": as_dict(config),
+        "base": None if config.base is None else base_document(config.base),
+        "settings": {key: value for key, value in as_dict(config).items() if key != "base"},
         "space": {"name": space.name, "points": space.size(), "knobs": knobs},
-        "baselines": [{"label": label, "point": point} for label, point in space.baselines()],
+        "baselines": [{"label": label, "point": point} for label, point in _baselines(config, space)],
+        "expected_s": None if trial_s is None else min(trial_s * config.trials, _longest_s(config)),
+        "longest_s": _longest_s(config),
         "notes": [*space.notes, *notes],
     }
 

@@ -25,7 +25,7 @@ from offtune.units import format_bytes, format_rate
 RANKING_ROWS = 15  # a screen; `--json` has all of them
 
 
-def study_page(summary: Summary) -> Page:
+def study_page(summary: Summary, insight: Sequence[Block] = ()) -> Page:
     """One study in full: settings, ranking, baselines, failures by kind, memory against throughput."""
     study = summary.study
     blocks: list[Block] = [Heading(text=f"Study {study.name}"), Facts(rows=_study_facts(summary))]
@@ -38,7 +38,7 @@ def study_page(summary: Summary) -> Page:
         blocks += [*_ranking(summary, summary.best), *baselines_blocks(summary)]
         blocks += [Line(text=verdict_text(summary), tone="strong"), *forecast_lines(summary.forecasts)]
         blocks += _front(summary)
-    return (*blocks, *failures_blocks(summary), *_next_commands(summary))
+    return (*blocks, *insight, *failures_blocks(summary), *_next_commands(summary))
 
 
 def list_page(summaries: Sequence[Summary]) -> Page:
@@ -127,6 +127,7 @@ def _next_commands(summary: Summary) -> list[Block]:
     unfinished = study.target_trials is not None and summary.measured < study.target_trials
     blocks: list[Block] = [Command(text=f"offtune resume {study.name}")] if unfinished else []
     if summary.best:
+        blocks.append(Command(text=f"offtune report {study.name} -o report.html"))
         blocks.append(Command(text=f"offtune export {study.name} -o ds_config.json"))
     return [Heading(text="Next"), *blocks] if blocks else []
 

@@ -108,7 +108,9 @@ def _gains(runs: Iterable[Run], ranking: Sequence[Run]) -> tuple[Gain, ...]:
     """The winner against every baseline; one that reused a measurement stands for the run it reused."""
     fitting = {run.number for run in ranking}
     best = ranking[0] if ranking else None
-    baselines = (run for run in runs if run.origin == "baseline")
+    # Only baselines have a label; one that was interrupted is run again under its label, as a retry.
+    baselines = (run for run in runs if run.origin == "baseline" or (run.label and run.origin == "retry"))
+    baselines = (run for run in baselines if run.status is not Status.INTERRUPTED)
     return tuple(gain(best, run, not fitting.isdisjoint({run.number, run.reuse_of})) for run in baselines)
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 import statistics
 
+from offtune.bounds import bound, peaks_of
 from offtune.knobs import format_value
+from offtune.phase_analysis import StepAnalysis
 from offtune.records import Run, StudyRecord
+from offtune.report.bounds_page import bounds_blocks
 from offtune.report.forecasts import is_foretold
 from offtune.report.gain import relative_spread
+from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
+from offtune.report.phase_table import phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
 from offtune.trial import Forecast, PhaseTimes, Status, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
@@ -32,6 +37,7 @@ def trial_page(study: StudyRecord, run: Run) -> Page:
         blocks += [Heading(text="Predicted before it"), Facts(rows=_forecast_facts(run.result.forecast))]
     if run.result is not None and not is_foretold(run):
         blocks += _measured(run.result, study.device)
+        blocks += _by_phase(study, run, run.result.analysis)
     blocks += [Heading(text="ds_config"), Verbatim(text=_config_text(run))]
     if run.result is not None and run.result.log_tail.strip():
         blocks += [Heading(text="End of its log"), Verbatim(text=run.result.log_tail.strip())]
@@ -68,6 +74,8 @@ def _exit_text(result: TrialResult) -> str:
 
 
 def _point_facts(run: Run) -> tuple[tuple[str, str], ...]:
+    if not run.point:
+        return (("your file", "as it is"),)
     return tuple((name, format_value(value)) for name, value in run.point.items())
 
 
@@ -90,6 +98,18 @@ def _forecast_facts(forecast: Forecast) -> tuple[tuple[str, str], ...]:
         ("used memory", f"{format_bytes(forecast.used_device_bytes)}, error {device:.0f} %"),
         ("host memory", format_bytes(forecast.used_host_bytes)),
     )
+
+
+def _by_phase(study: StudyRecord, run: Run, analysis: StepAnalysis | None) -> list[Block]:
+    if analysis is None:
+        return []
+    return [
+        Heading(text="By phase"),
+        phase_table(analysis),
+        *(Line(text=text, tone="dim") for text in reason_sentences(analysis.reasons)),
+        Heading(text="What bounds it"),
+        *bounds_blocks(bound(analysis, peaks_of(study), run.point)),
+    ]
 
 
 def _speed_facts(result: TrialResult) -> list[tuple[str, str]]:

@@ -88,7 +88,7 @@ def status_text(run: Run) -> str:
 
 def what_text(run: Run, reference: Point | None) -> str:
     """What a trial tries: a baseline's label, or placement, micro-batch and what differs from `reference`."""
-    has_name = run.origin == "baseline" and run.label
+    has_name = run.label and (run.origin == "baseline" or not run.point)
     text = run.label if has_name else describe(run.point, reference or {})
     if run.reuse_of is not None:
         return f"as trial {run.reuse_of}: {text}"

@@ -44,12 +44,14 @@ class PhaseClock:
     def times(self) -> PhaseTimes | None:
         if not self._steps:
             return None
-        middle = {name: median(step[name] for step in self._steps) for name in self._steps[0]}
+        # A person's loop may leave a phase out (loss.backward() instead of the engine's): then it is unknown.
+        names = set.intersection(*(set(step) for step in self._steps))
+        middle = {name: median(step[name] for step in self._steps) for name in names}
         return PhaseTimes(
-            forward_s=middle["forward"],
-            backward_s=middle["backward"],
-            update_s=middle["update"],
-            other_s=middle["other"],
+            forward_s=middle.get("forward"),
+            backward_s=middle.get("backward"),
+            update_s=middle.get("update"),
+            other_s=middle.get("other"),
         )
 
 

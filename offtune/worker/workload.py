@@ -101,6 +101,7 @@ def micro_batches(
 
 
 def _sample(workload: Workload, index: int) -> torch.Tensor:
+    assert workload.seq_len is not None  # only a person's command has none
     generator = torch.Generator().manual_seed((workload.seed << 32) + index)
     vocabulary = int(workload.model_config["vocab_size"])
     return torch.randint(0, vocabulary, (workload.seq_len,), generator=generator)

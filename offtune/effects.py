@@ -1,0 +1,99 @@
+"""How much each knob matters in a study, and which way it pushes: Optuna's PED-ANOVA on what was measured.
+
+Covered: trials that really ran and fit; every knob that took more than one value in them. Not covered:
+interactions between knobs, and trials that broke a limit (their throughput answers another question). The
+search looks where it is fast, so these are statements about the trials seen, not about the whole space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from offtune.knobs import format_value
+from offtune.records import Run
+
+# With fewer, PED-ANOVA compares the best handful of trials with itself; its default quantile is 10 %.
+MIN_TRIALS = 10
+# Rank correlation from which a number is said to push one way.
+CLEAR_CORRELATION = 0.4
+_MIN_FOR_DIRECTION = 5  # trials that have the knob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobEffect:
+    """One knob: its share of the importance of all (0 to 1), and in words what faster trials had."""
+
+    name: str
+    importance: float
+    direction: str
+    trials: int
+
+
+def knob_effects(runs: Iterable[Run]) -> tuple[KnobEffect, ...]:
+    """The knobs by importance, the first matters most; empty with fewer than `MIN_TRIALS` such runs.
+
+    `runs` are measured runs within the limits (`Summary.ranking`).
+    """
+    usable = [run for run in runs if run.result and run.result.samples_per_s]
+    values = {name: _values(name, usable) for name in sorted({name for run in usable for name in run.point})}
+    varied = {name: known for name, known in values.items() if len(known) > 1}
+    if len(usable) < MIN_TRIALS or not varied:
+        return ()
+    from offtune.importance import importances_of  # Optuna takes half a second to load
+
+    importances = importances_of(usable, varied)
+    effects = [
+        KnobEffect(name=name, importance=importances.get(name, 0.0), direction=text, trials=count)
+        for name in varied
+        for text, count in [_direction(name, usable, varied[name])]
+    ]
+    return tuple(sorted(effects, key=lambda effect: (-effect.importance, effect.name)))
+
+
+def _values(name: str, runs: Sequence[Run]) -> list[Any]:
+    """The values a knob took, in order; True is not 1."""
+    found = {(type(run.point[name]), run.point[name]) for run in runs if name in run.point}
+    return [value for _, value in sorted(found, key=lambda pair: (str(pair[0]), pair[1]))]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _direction(name: str, runs: Sequence[Run], known: Sequence[Any]) -> tuple[str, int]:
+    """What faster trials had, and how many trials say so."""
+    pairs = [
+        (run.point[name], run.result.samples_per_s or 0.0) for run in runs if run.result and name in run.point
+    ]
+    if len(pairs) < _MIN_FOR_DIRECTION:
+        return "too few trials to say", len(pairs)
+    if all(is_number(value) for value in known):
+        return _number_direction([value for value, _ in pairs], [speed for _, speed in pairs]), len(pairs)
+    by_value = {value: [speed for other, speed in pairs if other == value] for value in known}
+    middle = {value: median(speeds) for value, speeds in by_value.items() if speeds}
+    best, worst = max(middle, key=lambda one: middle[one]), min(middle, key=lambda one: middle[one])
+    return f"fastest with {format_value(best)}, slowest with {format_value(worst)}", len(pairs)
+
+
+def _number_direction(values: Sequence[float], speeds: Sequence[float]) -> str:
+    correlation = rank_correlation(values, speeds)
+    if correlation is None or abs(correlation) < CLEAR_CORRELATION:
+        return "no clear direction"
+    return "faster when larger" if correlation > 0 else "faster when smaller"
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's correlation, ties sharing their rank; None where one side is constant."""
+    a, b = _ranks(first), _ranks(second)
+    middle = (len(a) + 1) / 2
+    top = sum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
+    bottom = sum((x - middle) ** 2 for x in a) * sum((y - middle) ** 2 for y in b)
+    return top / bottom**0.5 if bottom > 0 else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]

@@ -1,0 +1,167 @@
+"""A look at the person's command before the study: what it trains, on how many ranks, which optimizer.
+
+The command runs up to `deepspeed.initialize`, which offtune's hook does not let happen. Covered: the
+ds_config for the look, scripts with and without an optimizer of their own, what follows for the study. Not
+covered: whether it trains; the first trial shows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offtune import command_verdict, scratch
+from offtune.command_ranks import CommandRanks
+from offtune.errors import OfftuneError
+from offtune.runner import log_tails, run_ranks
+from offtune.trial import DsConfig, Precision, ProbeReport, TrialSpec, Workload, dump, load
+
+# Odd enough that no file of the person's has it: by it the ds_config is known to be ours.
+_MARK = 999_999_937
+_TAIL_CHARACTERS = 1500
+# Keys of a resolved ds_config that the study decides itself; all others are the script's and stay.
+_DECIDED = frozenset({
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization",
+    "bf16", "fp16", "steps_per_print", "wall_clock_breakdown", "aio",
+})  # fmt: skip
+_OPTIMIZER_KINDS = ("adagrad", "lion", "adamw", "adam")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the look has shown: the workload as the study needs it, the model, notes for the person."""
+
+    workload: Workload
+    parameter_numels: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def probe(spec: TrialSpec, *, precision_given: bool) -> Found:
+    """Look at the command of `spec`. Raises OfftuneError with what was seen and what to change.
+
+    A command that fails is looked at a second time, with an optimizer in the ds_config: accelerate's
+    `DummyOptim` wants one there, while the Trainer and accelerate refuse one beside a script's own.
+    """
+    seen = _look(spec, optimizer=False, precision_given=precision_given)
+    if isinstance(seen, str):
+        second = _look(spec, optimizer=True, precision_given=precision_given)
+        if isinstance(second, str):
+            raise OfftuneError(seen, _HINT)
+        seen = second
+    return _found(spec.workload, seen)
+
+
+_HINT = "Run the command by itself with a small ds_config; when it trains there, offtune can tune it."
+
+
+def _look(spec: TrialSpec, *, optimizer: bool, precision_given: bool) -> list[ProbeReport] | str:
+    """One run of the command: what each rank reported, or why none did."""
+    ds_config = probe_config(spec.workload, optimizer=optimizer, precision_given=precision_given)
+    spec = replace(
+        spec, probe=True, ds_config=ds_config, trial_dir=str(scratch.make_trial_dir(spec.study, -1))
+    )
+    spec_path = Path(spec.trial_dir) / "spec.json"
+    spec_path.write_text(dump(spec))
+    try:
+        ending = run_ranks(spec, CommandRanks, spec_path)
+        reports = _reports(Path(spec.trial_dir))
+        if reports:
+            return _checked(reports, ds_config)
+        if ending.cause != "ended":
+            return f"deepspeed.initialize was not reached within {spec.deadline_s:.0f} s (--trial-timeout)."
+        reason = command_verdict.explain(spec.trial_dir, ending.codes[0])[1]
+        return f"{reason}\n{log_tails(spec, ending.codes)[-_TAIL_CHARACTERS:].strip()}"
+    finally:
+        scratch.remove_trial(spec.trial_dir, None, spec.token)
+
+
+def probe_config(workload: Workload, *, optimizer: bool, precision_given: bool) -> DsConfig:
+    """A ds_config every runtime takes and resolves: "auto" where its own arguments may decide.
+
+    Parameters on the host, so that a model too large for a card can be looked at.
+    """
+    auto = {"enabled": "auto"}
+    config: DsConfig = {
+        "train_batch_size": workload.world_size,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {
+            "stage": 3, "sub_group_size": _MARK, "offload_param": {"device": "cpu", "pin_memory": False},
+        },
+        "bf16": {"enabled": workload.precision == "bf16"} if precision_given else auto,
+        "fp16": {"enabled": workload.precision == "fp16"} if precision_given else auto,
+        "gradient_clipping": "auto",
+    }  # fmt: skip
+    if optimizer:
+        config["optimizer"] = {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}}
+    return config
+
+
+def _reports(folder: Path) -> list[ProbeReport]:
+    found = [load(ProbeReport, path.read_bytes()) for path in folder.glob("probe*.json")]
+    return sorted(found, key=lambda report: report.rank)
+
+
+def _checked(reports: list[ProbeReport], ours: DsConfig) -> list[ProbeReport] | str:
+    theirs = reports[0].ds_config or {}
+    if theirs.get("zero_optimization", {}).get("sub_group_size") != _MARK:
+        return (
+            "The script called deepspeed.initialize with a configuration of its own, not offtune's. Give "
+            "it {ds_config}, or let it read the file named in OFFTUNE_DS_CONFIG."
+        )
+    if len(reports) < reports[0].world_size:
+        return f"Only {len(reports)} of {reports[0].world_size} ranks reached deepspeed.initialize."
+    return reports
+
+
+def _found(workload: Workload, reports: Sequence[ProbeReport]) -> Found:
+    first, command = reports[0], workload.command
+    assert command is not None
+    theirs = _without_auto(first.ds_config or {})
+    command = replace(
+        command,
+        own_optimizer=first.optimizer,
+        offloads=not first.optimizer or first.by_accelerate or _is_cpu_optimizer(first.optimizer),
+        settings={key: value for key, value in theirs.items() if key not in _DECIDED},
+    )
+    precision = _precision(theirs, workload.precision)
+    kind = next((kind for kind in _OPTIMIZER_KINDS if kind in first.optimizer.lower()), workload.optimizer)
+    found = replace(
+        workload, command=command, world_size=first.world_size, precision=precision, optimizer=kind
+    )
+    return Found(workload=found, parameter_numels=first.parameter_numels, notes=_notes(found, first))
+
+
+def _is_cpu_optimizer(name: str) -> bool:
+    return name.rpartition(".")[2].startswith("DeepSpeedCPU")
+
+
+def _precision(theirs: DsConfig, default: Precision) -> Precision:
+    """As the runtime resolved it; `default` where it left the matter open."""
+    enabled = {name: theirs.get(name, {}).get("enabled") for name in ("bf16", "fp16")}
+    if enabled["bf16"]:
+        return "bf16"
+    if enabled["fp16"]:
+        return "fp16"
+    return default if enabled["bf16"] is None else "fp32"
+
+
+def _without_auto(value: Any) -> Any:
+    """Words left for the runtime that it did not replace: as if they had not been said."""
+    if isinstance(value, dict):
+        return {key: _without_auto(item) for key, item in value.items() if item != "auto"}
+    return value
+
+
+def _notes(workload: Workload, report: ProbeReport) -> tuple[str, ...]:
+    command = workload.command
+    assert command is not None
+    ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
+    optimizer = command.own_optimizer or f"{workload.optimizer} from the ds_config"
+    runtime = ", through accelerate" if report.by_accelerate else ""
+    return (
+        f"{workload.model_name} trains {sum(report.parameter_numels) / 1e6:.1f} million parameters in "
+        f"{workload.precision} on {ranks}, optimizer: {optimizer}{runtime}.",
+    )

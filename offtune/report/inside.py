@@ -1,0 +1,133 @@
+"""The section about the inside of a step: curves of winner and baseline, or why there are none.
+
+Covered: which plots are shown and what is said where nothing was recorded. Not covered: the plots
+(`report.step_plots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from offtune.records import Run
+from offtune.report.bar_plots import memory_bars, phase_bars
+from offtune.report.page import Facts, Heading, Line
+from offtune.report.phase_table import phase_table
+from offtune.report.sections import Columns, Plot, Section, WebBlock
+from offtune.report.step_plots import SERIES_NAMES, timeline_plot
+from offtune.report.study_report import Side, StudyReport
+from offtune.report.summary import Summary
+from offtune.timeline import Mark, Timeline
+from offtune.units import format_bytes
+
+NO_CURVE = (
+    "There is no curve over time: these trials recorded phase times and peaks, not samples. "
+    "offtune profile DS_CONFIG measures one run closely."
+)
+_BASELINES_SHOWN = 6
+
+
+def inside_section(found: StudyReport) -> Section:
+    """Time, memory and traffic within one optimizer step."""
+    summary = found.summary
+    blocks: list[WebBlock] = [*_curves(found), *_bars(summary), *_memory(found.sides)]
+    return Section(anchor="inside", title="Inside a step", blocks=tuple(blocks))
+
+
+def _curves(found: StudyReport) -> list[WebBlock]:
+    recorded = [(side, side.timeline) for side in found.sides if side.timeline and side.timeline.steps()]
+    if not recorded:
+        tables = [block for side in found.sides for block in _phases(side)]
+        return [*tables, Line(text=NO_CURVE, tone="dim")] if found.sides else []
+    # Both on the same axis, so that the shorter step looks shorter.
+    span_s = max(_middle_step(timeline).length_s for _, timeline in recorded)
+    limit_bytes = found.summary.limits.device_bytes
+    plots = tuple((_curve(side, timeline, limit_bytes, span_s),) for side, timeline in recorded)
+    shown = {side.run.number for side, _ in recorded}
+    blank = [side.run.number for side in found.sides if side.run.number not in shown]
+    return [
+        Columns(columns=plots),
+        *(Line(text=f"Nothing was sampled of trial {number}.", tone="dim") for number in blank),
+        *(Line(text=text, tone="dim") for text in reason_sentences(recorded[0][1].reasons)),
+    ]
+
+
+def _phases(side: Side) -> list[WebBlock]:
+    """The figures of each phase, where a run has them without a curve."""
+    analysis = side.run.result.analysis if side.run.result else None
+    if analysis is None:
+        return []
+    reasons = [Line(text=text, tone="dim") for text in reason_sentences(analysis.reasons)]
+    return [Heading(text=f"{side.title}: trial {side.run.number}"), phase_table(analysis), *reasons]
+
+
+def reason_sentences(reasons: Mapping[str, str]) -> list[str]:
+    """Why something was not recorded, one sentence a reason."""
+    by_reason: dict[str, list[str]] = {}
+    for key, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(SERIES_NAMES.get(key, key))
+    return [f"Not recorded: {', '.join(names)} ({reason})." for reason, names in by_reason.items()]
+
+
+def _middle_step(timeline: Timeline) -> Mark:
+    """Not the first step, which still warms up, nor the last, which the end may cut."""
+    steps = timeline.steps()
+    return steps[len(steps) // 2]
+
+
+def _curve(side: Side, timeline: Timeline, limit_bytes: int, span_s: float) -> Plot:
+    return timeline_plot(
+        f"curve-{side.run.number}",
+        f"{side.title}: trial {side.run.number}",
+        timeline,
+        _middle_step(timeline).step,
+        limit_bytes=limit_bytes,
+        span_s=span_s,
+    )
+
+
+def _bars(summary: Summary) -> list[WebBlock]:
+    plot = phase_bars([(name, run.result.phases) for name, run in bar_runs(summary) if run.result])
+    return [plot] if plot else []
+
+
+def bar_runs(summary: Summary) -> list[tuple[str, Run]]:
+    """The winner, then the baselines that trained, each with its name."""
+    best = [summary.best] if summary.best else []
+    numbers = {run.number for run in best}
+    baselines = [
+        run
+        for run in summary.runs
+        if run.origin == "baseline" and run.number not in numbers and run.result and run.result.samples_per_s
+    ]
+    return [(_name(run, summary), run) for run in (*best, *baselines[:_BASELINES_SHOWN])]
+
+
+def _name(run: Run, summary: Summary) -> str:
+    name = run.label if run.origin == "baseline" and run.label else f"trial {run.number}"
+    return f"winner: {name}" if summary.best and run.number == summary.best.number else name
+
+
+def _memory(sides: tuple[Side, ...]) -> list[WebBlock]:
+    rows = [
+        (f"{side.title.lower()}: trial {side.run.number}", side.run.result.memory)
+        for side in sides
+        if side.run.result
+    ]
+    plot = memory_bars(rows)
+    facts = tuple(
+        (name, f"{format_bytes(memory.used_host_bytes)}, pinned {format_bytes(memory.pinned_bytes)}")
+        for name, memory in rows
+        if memory.used_host_bytes is not None
+    )
+    blocks: list[WebBlock] = [plot] if plot else []
+    if rows and plot is None:
+        blocks.append(Line(text=_why_no_components(sides), tone="dim"))
+    if facts:
+        blocks += [Line(text="Host memory at its peak:"), Facts(rows=facts)]
+    return blocks
+
+
+def _why_no_components(sides: tuple[Side, ...]) -> str:
+    sources = {side.run.result.memory.device_source for side in sides if side.run.result}
+    source = ", ".join(sorted(text for text in sources if text)) or "no counter"
+    return f"Memory by component is not known here: used memory is {source}, and no allocator reports on it."

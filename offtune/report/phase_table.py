@@ -1,0 +1,62 @@
+"""Every phase of a step in figures, as a table.
+
+Covered: time, memory, rates, bytes moved, utilisation of a StepAnalysis. Not covered: working them out
+(`phase_analysis`) and what they mean (`report.bounds_page`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from offtune.phase_analysis import PhaseFigures, StepAnalysis
+from offtune.report.page import Column, Table
+from offtune.units import format_bytes, format_seconds
+
+
+def phase_table(analysis: StepAnalysis) -> Table:
+    """Every phase in figures, one column a phase; rows of what was not recorded are left out."""
+    columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
+    rows = [(name, *(read(phase) for phase in analysis.phases)) for name, read in _PHASE_ROWS]
+    return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
+
+
+def rate_per_s(bytes_per_s: float | None) -> str:
+    """'5.81 GB/s'; '-' for unknown."""
+    return "-" if bytes_per_s is None else f"{format_bytes(bytes_per_s)}/s"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _mean_rate(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: rate_per_s(phase.mean(key))
+
+
+def _peak_rate(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: rate_per_s(phase.peak(key))
+
+
+def _moved(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: format_bytes(phase.moved_bytes(key))
+
+
+_PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
+    ("time", lambda phase: format_seconds(phase.seconds)),
+    ("of the step", lambda phase: _percent(phase.share)),
+    ("memory, peak", lambda phase: format_bytes(phase.peak("device_used_bytes"))),
+    ("memory, mean", lambda phase: format_bytes(phase.mean("device_used_bytes"))),
+    *(
+        (f"{name}, {what}", make(key))
+        for name, key in (
+            ("D2H", "d2h_bytes_per_s"),
+            ("H2D", "h2d_bytes_per_s"),
+            ("NVMe read", "nvme_read_bytes_per_s"),
+            ("NVMe write", "nvme_write_bytes_per_s"),
+        )
+        for what, make in (("mean", _mean_rate), ("peak", _peak_rate), ("moved", _moved))
+    ),
+    ("GPU busy", lambda phase: _percent(phase.mean("gpu_busy_share"))),
+    ("GPU idle", lambda phase: format_seconds(phase.gpu_idle_s)),
+    ("CPU busy", lambda phase: _percent(phase.mean("cpu_busy_share"))),
+)

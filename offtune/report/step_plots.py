@@ -1,0 +1,229 @@
+"""A plot of one optimizer step: memory, link, storage and utilisation over time, the phases shaded.
+
+Covered: recorded timelines of any source. Not covered: analysis (`phase_analysis`, `bounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from offtune.phase_analysis import StepAnalysis, analyse
+from offtune.report.page import Table
+from offtune.report.phase_table import phase_table, rate_per_s
+from offtune.report.plot_style import (
+    BLUE,
+    GB,
+    GRAY,
+    GREEN,
+    LINE_SIGNS,
+    ORANGE,
+    PURPLE,
+    RED,
+    SHADES,
+    axis,
+    key,
+    layout,
+)
+from offtune.report.sections import Plot
+from offtune.timeline import LEVELS, Mark, Timeline
+from offtune.units import format_bytes, format_seconds
+
+# (key, name, colour, factor, dash) of each line, by panel from the top; an "area" is told from a line without
+# colour, too.
+_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = (
+    (
+        "memory, GB",
+        (
+            ("device_used_bytes", "device memory", BLUE, 1 / GB, "solid"),
+            ("reserved_bytes", "reserved", PURPLE, 1 / GB, "dash"),
+            ("allocated_bytes", "allocated", GRAY, 1 / GB, "dot"),
+        ),
+    ),
+    (
+        "link, GB/s",
+        (
+            ("d2h_bytes_per_s", "D2H", ORANGE, 1 / GB, "area"),
+            ("h2d_bytes_per_s", "H2D", GREEN, 1 / GB, "solid"),
+        ),
+    ),
+    (
+        "NVMe, GB/s",
+        (
+            ("nvme_write_bytes_per_s", "NVMe write", ORANGE, 1 / GB, "area"),
+            ("nvme_read_bytes_per_s", "NVMe read", GREEN, 1 / GB, "solid"),
+        ),
+    ),
+    (
+        "busy, %",
+        (
+            ("gpu_busy_share", "GPU", BLUE, 100.0, "solid"),
+            ("cpu_busy_share", "CPU", GRAY, 100.0, "dot"),
+        ),
+    ),
+)
+SERIES_NAMES: dict[str, str] = {
+    **{series_key: text for _, lines in _PANELS for series_key, text, *_ in lines},
+    "gpu_busy_share": "GPU utilisation",
+    "cpu_busy_share": "CPU utilisation",
+    "host_resident_bytes": "host memory",
+    "pinned_bytes": "pinned memory",
+    "nvme_footprint_bytes": "NVMe footprint",
+    "host_memory_bytes_per_s": "host memory bandwidth",
+}
+_PANEL_PX = 140
+_FRAME_PX = 74
+_WIDE = 0.25  # of the step, for the name of a phase to stand over its middle
+_PANEL_GAP = 0.06  # of the plot's height
+
+
+def timeline_plot(
+    name: str,
+    title: str,
+    timeline: Timeline,
+    step: int,
+    *,
+    limit_bytes: int | None = None,
+    span_s: float | None = None,
+) -> Plot:
+    """One step of a recording, on an axis of `span_s`. Raises KeyError where that step was not marked."""
+    one = timeline.of_step(step)
+    panels = [(label, lines) for label, lines in _PANELS if any(_worth(one, key) for key, *_ in lines)]
+    analysis = analyse(timeline, [step])
+    data, axes = [], {}
+    for number, (label, lines) in enumerate(panels, start=1):
+        top = 1 - (number - 1) / len(panels)
+        bottom = 1 - number / len(panels) + (_PANEL_GAP if number < len(panels) else 0)
+        axes[_axis_name("yaxis", number)] = axis(label, domain=[bottom, top], rangemode="tozero")
+        data += [_line(one, number, *line) for line in lines if _worth(one, line[0])]
+    end_s = span_s or one.steps()[0].end_s
+    return Plot(
+        name=name,
+        title=title,
+        alt=_timeline_alt(title, analysis),
+        data=data,
+        layout=layout(
+            **axes,
+            xaxis=axis("seconds of the step", range=[0, end_s], anchor=_axis_name("y", len(panels))),
+            shapes=[*_shading(one), *_limit_line(one, limit_bytes)],
+            annotations=_phase_names(one, end_s),
+            hovermode="x",
+            margin={"l": 56, "r": 12, "t": 24, "b": 48},
+        ),
+        height_px=_FRAME_PX + _PANEL_PX * len(panels),
+        legend=tuple(
+            key(LINE_SIGNS[dash], color, text)
+            for _, lines in panels
+            for series_key, text, color, _, dash in lines
+            if _worth(one, series_key)
+        ),
+        table=phase_table(analysis) if analysis else Table(columns=(), rows=()),
+        caption=f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
+    )
+
+
+def _worth(timeline: Timeline, key: str) -> bool:
+    """Whether a series was recorded and is not flat zero."""
+    series = timeline.find(key)
+    return series is not None and any(series.values)
+
+
+def _axis_name(axis_name: str, number: int) -> str:
+    return axis_name if number == 1 else f"{axis_name}{number}"
+
+
+def _line(
+    timeline: Timeline, panel: int, key: str, name: str, color: str, factor: float, dash: str
+) -> dict[str, Any]:
+    series = timeline.find(key)
+    assert series is not None
+    level = key in LEVELS
+    values = series.values if level else _quiet_start(series.values)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [round(time, 6) for time in series.times_s],
+        "y": [round(value * factor, 6) for value in values],
+        "yaxis": _axis_name("y", panel),
+        # A rate or a share is a mean since the sample before: drawn as a step that ends at its sample.
+        "line": {
+            "color": color,
+            "width": 0.8 if dash == "area" else 1.6,
+            "dash": "solid" if dash == "area" else dash,
+            "shape": "linear" if level else "vh",
+        },
+        "fill": "tozeroy" if dash == "area" else "none",
+        "fillcolor": "@area",
+        "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
+    }
+
+
+def _quiet_start(values: Sequence[float]) -> Sequence[float]:
+    """Without the jump from the sample before the step, which would be drawn on its edge."""
+    return (values[1], *values[1:]) if len(values) > 1 else values
+
+
+def _shading(timeline: Timeline) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "rect",
+            "layer": "below",
+            "x0": mark.start_s,
+            "x1": mark.end_s,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 0},
+            "fillcolor": SHADES[mark.name],
+        }
+        for mark in timeline.marks
+        if mark.name in SHADES
+    ]
+
+
+def _limit_line(timeline: Timeline, limit_bytes: int | None) -> list[dict[str, Any]]:
+    """The budget in the memory panel, where the memory comes near it: it must not flatten the curve."""
+    series = timeline.find("device_used_bytes")
+    if series is None or limit_bytes is None or max(series.values) < 0.5 * limit_bytes:
+        return []
+    height = limit_bytes / GB
+    return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
+             "line": {"color": RED, "width": 1.5, "dash": "dash"}}]  # fmt: skip
+
+
+def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
+    """The name over each phase, once; over a narrow one it starts with the phase and runs on."""
+    widest: dict[str, Mark] = {}
+    for mark in timeline.marks:
+        before = widest.get(mark.name)
+        if mark.name in SHADES and (before is None or mark.length_s > before.length_s):
+            widest[mark.name] = mark
+    return [
+        {
+            "text": mark.name,
+            "x": (mark.start_s + mark.end_s) / 2 if _is_wide(mark, end_s) else mark.start_s,
+            "xanchor": "center" if _is_wide(mark, end_s) else "left",
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+            "showarrow": False,
+        }
+        for mark in widest.values()
+    ]
+
+
+def _is_wide(mark: Mark, end_s: float) -> bool:
+    return mark.length_s > _WIDE * end_s
+
+
+def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:
+    if analysis is None:
+        return title
+    parts: Iterable[str] = (
+        f"{phase.name} {format_seconds(phase.seconds)}, memory peak "
+        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {rate_per_s(phase.mean('d2h_bytes_per_s'))}, "
+        f"H2D {rate_per_s(phase.mean('h2d_bytes_per_s'))}"
+        for phase in analysis.phases
+    )
+    return f"{title}: curves over one step. " + "; ".join(parts) + "."

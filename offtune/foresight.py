@@ -13,6 +13,7 @@ from statistics import median
 
 from offtune.candidates import candidates, distinct
 from offtune.config import RunConfig
+from offtune.errors import UsageError
 from offtune.hardware import Machine
 from offtune.machine_profile import profile_for
 from offtune.model_shape import shape_of
@@ -106,17 +107,24 @@ class Foresight:
 def foresight_for(
     config: RunConfig, facts: Facts, space: Space, machine: Machine, runs: Iterable[Run] = ()
 ) -> Foresight | None:
-    """The foresight of a study that has `runs` already; None where it is switched off or has no model."""
+    """The foresight of a study that has `runs` already; None where it is off or there is nothing to go by.
+
+    A command has no model shape, a family may be unknown, and a card may have no rate for the precision: a
+    search does without.
+    """
     work = config.workload
     if not config.predict or work.command is not None or not work.model_config:
         return None
+    hardware = profile_for(config.device, machine)
+    if not hardware.matrix_flops_per_s.get(work.precision):
+        return None
+    try:
+        shape = shape_of(work.model_config, facts.parameter_numels)
+    except UsageError:
+        return None
     host = None if config.device == "cpu" else config.host_limit_bytes
-    plain = Predictor(
-        facts=facts,
-        shape=shape_of(work.model_config, facts.parameter_numels),
-        hardware=profile_for(config.device, machine),
-        bounds=Bounds(device_bytes=config.limit_bytes, host_bytes=host),
-    )
+    bounds = Bounds(device_bytes=config.limit_bytes, host_bytes=host)
+    plain = Predictor(facts=facts, shape=shape, hardware=hardware, bounds=bounds)
     base = config.base.ds_config if config.base else None
     found = Foresight(plain=plain, space=space, nvme_path=config.nvme_path, base=base)
     found.learn(runs)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from offtune import __version__, cli_report
+from offtune import __version__, cli_plan, cli_report
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
@@ -410,85 +410,6 @@ def _verify(record: StudyRecord, run: Run, text: str) -> Verification:
 
 @app.command()
 @guarded
-def plan(
-    model: Annotated[
-        str, typer.Option(help="A preset, a Hugging Face config.json (file or folder), or a hub id.")
-    ],
-    hardware: Annotated[
-        str | None, typer.Option(help="A hardware profile, by name or file; default: this machine's.")
-    ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs, one rank each.")] = 1,
-    budget: Annotated[
-        str | None, typer.Option(help="Device memory a rank may use: 40GB or 40GiB. Default: the card's.")
-    ] = None,
-    host_budget: Annotated[
-        str | None, typer.Option(help="Host memory of a node. Default: 90 % of what the profile has.")
-    ] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per sample. [1024]")] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Samples per optimizer step over all ranks. [32 a GPU]")
-    ] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
-    activation_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--activation-checkpointing/--no-activation-checkpointing",
-            help="Recompute activations in backward.",
-        ),
-    ] = False,
-    nvme: Annotated[bool, typer.Option("--nvme", help="Consider offload to NVMe.")] = False,
-    nvme_path: Annotated[
-        str | None, typer.Option(help="The same, and the folder there, for the exported file.")
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Also say how long so many tokens take: 300B, 3e11.")
-    ] = None,
-    price_per_gpu_hour: Annotated[
-        float | None, typer.Option(help="And what they cost, in any currency.")
-    ] = None,
-    export_to: Annotated[
-        Path | None, typer.Option("--export", help="Write the fastest predicted ds_config to this file.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Predict whether a model fits hardware that need not be here, how, and how fast; nothing is run.
-
-    Example: offtune plan --model llama-13b --hardware a100-40gb --gpus 4 --budget 40GB
-    """
-    from offtune.plan import make_plan
-    from offtune.plan_ladder import climb
-    from offtune.plan_request import PlanOptions, parse_count, resolve
-    from offtune.report.plan_page import plan_document, plan_page
-
-    options = PlanOptions(
-        model=model, hardware=hardware, gpus=gpus, budget=budget, host_budget=host_budget, seq_len=seq_len,
-        global_batch=global_batch, precision=precision, activation_checkpointing=activation_checkpointing,
-        nvme=nvme, nvme_path=nvme_path,
-    )  # fmt: skip
-    count = parse_count(tokens, "--tokens") if tokens else None
-    request = resolve(options)
-    found = make_plan(request, count, price_per_gpu_hour)
-    ladder = () if found.choices else climb(request, found.nearest)
-    if as_json:
-        _print_json(plan_document(found, ladder))
-    else:
-        _print_page(plan_page(found, ladder))
-    if found.verdict == "over" or found.best is None:
-        raise typer.Exit(EXIT_NOTHING_FITS)
-    if export_to is not None:
-        _write_plan(found.best.ds_config, request.nvme_path, export_to, force)
-
-
-def _write_plan(ds_config: dict[str, Any], nvme_path: str | None, path: Path, force: bool) -> None:
-    from offtune.export import export_text, portable, write_export
-
-    write_export(export_text(portable(ds_config, nvme_path), "deepspeed"), path, force)
-    typer.echo(f"Wrote {path}: predicted, not measured.", err=True)
-
-
-@app.command()
-@guarded
 def doctor(
     nvme_path: Annotated[
         str | None, typer.Option(help="The folder for NVMe offload, to be checked too.")
@@ -513,6 +434,7 @@ def doctor(
         raise typer.Exit(EXIT_FAILED)
 
 
+app.command()(guarded(cli_plan.plan))
 app.command()(guarded(cli_report.report))
 app.command()(guarded(cli_report.dashboard))
 

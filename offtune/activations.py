@@ -181,8 +181,12 @@ def _mlp_working(d: Decoder, index: int, element: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadBytes:
-    """Logits and loss of one micro-batch: at the end of the forward, kept, and as the backward starts."""
+    """Logits and loss of one micro-batch: at the end of the forward, kept, and as the backward starts.
 
+    `logits` is the part of `forward` in the model's own dtype, before any cast.
+    """
+
+    logits: int
     forward: int
     kept: int
     backward: int
@@ -203,6 +207,7 @@ def head_bytes(
     logits = tokens * decoder.vocab
     backward = 3 * FP32_BYTES if stack.loss_backward_bytes is None else stack.loss_backward_bytes
     return HeadBytes(
+        logits=logits * element,
         forward=int(final_norm + logits * (2 * capped + element + upcast + FP32_BYTES)),
         kept=int(final_norm + logits * (capped + FP32_BYTES)),
         backward=int(final_norm + logits * (capped + backward)),

@@ -70,14 +70,14 @@ def host_size(block: Block) -> int:
 
 # A rank before the model: torch, DeepSpeed, transformers and ops loaded, private pages only; measured here.
 CPU_LEVEL_BYTES = 356_000_000
-# The rest is fitted to 63 runs of ours (benchmarks/accuracy_cpu.py, DeepSpeed 0.19.8, glibc 2.36).
+# The rest is fitted to 84 recorded trials and checked on 44 others (docs/memory.md): DeepSpeed 0.19.8, glibc.
 # What a rank holds besides tensors: compiled kernels, Python objects, threads of gloo.
 CPU_RANK_BYTES = 15_000_000
-# Heap over the sum of its components' own peaks: below stage 3 one component reuses a little of what another
-# freed; the hooks of stage 3 allocate in between, so that freed neighbours do not join.
-_HEAP_SHARE = {False: 0.9, True: 1.0}
-# Activations come and go in every layer and leave gaps, by share of their peak.
-_GAPS = {False: 0.2, True: 0.4}
+# Heap over the sum of its components' own peaks: one component reuses little of what another freed.
+_HEAP_SHARE = 0.9
+# Activations come and go in every layer and leave gaps, by share of their peak; the hooks of stage 3 allocate
+# in between, so that freed neighbours do not join.
+_GAPS = {False: 0.2, True: 0.7}
 _WORK = frozenset({"activations", "logits and loss", "working layer"})
 
 
@@ -88,10 +88,9 @@ def heap_on_cpu(case: Case, blocks: Iterable[Block]) -> dict[str, int]:
         if _on_heap(block):
             for moment in block.moments:
                 sizes[block.component][moment] += _touched(block)
-    hooked = case.stage == 3
-    peaks = {name: int(_HEAP_SHARE[hooked] * max(each.values())) for name, each in sizes.items()}
+    peaks = {name: int(_HEAP_SHARE * max(each.values())) for name, each in sizes.items()}
     work = sum(max(each.values()) for name, each in sizes.items() if name in _WORK)
-    return {**peaks, "gaps in the heap": int(_GAPS[hooked] * work), "process": CPU_RANK_BYTES}
+    return {**peaks, "gaps in the heap": int(_GAPS[case.stage == 3] * work), "process": CPU_RANK_BYTES}
 
 
 def mapped_on_cpu(blocks: Iterable[Block]) -> dict[Moment, dict[str, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from offtune.activations import LayerBytes, Stack, checkpoint_bytes, head_bytes, layer_bytes
+from offtune.activations import HeadBytes, LayerBytes, Stack, checkpoint_bytes, head_bytes, layer_bytes
 from offtune.decoder import Decoder
 from offtune.memory_case import FORWARD, STEADY, Block, Case, Moment
 
@@ -34,14 +34,23 @@ def blocks(case: Case) -> list[Block]:
         Block("activations", "device", int(_share_left(case) * kept), _AT_REDUCTION, piece=tensor),
         # A layer is over when the logits come.
         Block("working layer", "device", ahead if ahead > head.forward else 0, FORWARD, piece=tensor),
-        Block(
-            "logits and loss", "device", head.forward if ahead <= head.forward else 0, FORWARD, piece=logits
-        ),
+        *_end_of_forward(case, head if ahead <= head.forward else None),
         Block("logits and loss", "device", head.backward, _AT_LOSS, piece=logits),
         # A checkpointed layer is made again, and then worked on.
         Block("working layer", "device", back, _AT_LAYER, piece=tensor),
         Block("working layer", "device", _unfinished(case, widest), _AT_REDUCTION, piece=tensor),
         Block("held scores", "device", held, STEADY),
+    ]
+
+
+def _end_of_forward(case: Case, head: HeadBytes | None) -> list[Block]:
+    """Logits in the model's dtype and what is computed from them in fp32; None where layers need more."""
+    if head is None:
+        return []
+    in_fp32 = head.forward - head.logits
+    return [
+        Block("logits and loss", "device", head.logits, FORWARD, piece=head.logits),
+        Block("logits and loss", "device", in_fp32, FORWARD, piece=_logit_bytes(case)),
     ]
 
 

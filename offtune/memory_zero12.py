@@ -85,8 +85,8 @@ def _offloaded_optimizer(case: Case) -> list[Block]:
         Block("optimizer moments", "host", p * case.moment_bytes, STEADY),
         Block("gradient copy", "host", largest, ALWAYS, pinned=pins),
         Block("gradient copy", "device", largest, ALWAYS),
-        # The fp32 form of one gradient on its way to the host, and its norm.
-        Block("gradient in fp32", "device", case.largest * (FP32_BYTES + NORM_BYTES), REDUCING),
+        # One gradient in fp64 for its norm, and after that in fp32 on its way to the host.
+        Block("wide gradient", "device", case.largest * max(FP32_BYTES, NORM_BYTES), REDUCING),
     ]
     if case.stage == 2 and case.accumulation > 1 and case.grad_bytes == case.param_bytes:
         element = case.param_bytes * p / case.numel

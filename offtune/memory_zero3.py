@@ -136,7 +136,7 @@ def live_numel(case: Case, persistent: int) -> int:
 
 
 def _reduction(case: Case) -> list[Block]:
-    """The bucket, its flat copy while it is reduced, and one partition in fp32, in fp64 for its norm."""
+    """The bucket, its flat copy while it is reduced, and one partition in a wider form."""
     in_use = case.bucket * case.param_bytes
     found = [Block("reduction", "device", in_use, REDUCING)]
     if case.contiguous:
@@ -149,9 +149,9 @@ def _reduction(case: Case) -> list[Block]:
         if case.layout.optimizer_device == "nvme":
             cast = max(case.bucket // case.ranks, one) * FP32_BYTES
             found += per_parameter(case, "gradients to swap", "device", cast / case.numel, REDUCING)
-        wide = min(one, _NORM_PIECE_NUMEL) * NORM_BYTES
-        size = one * (case.grad_bytes + _on_device_fp32(case)) + wide
-        found.append(Block("gradient in fp32", "device", size, REDUCING))
+        # In fp64 for its norm, and after that in fp32 on its way to the host.
+        wide = max(min(one, _NORM_PIECE_NUMEL) * NORM_BYTES, one * _on_device_fp32(case))
+        found.append(Block("wide gradient", "device", one * case.grad_bytes + wide, REDUCING))
     return found
 
 

@@ -51,3 +51,11 @@ def test_memory_of_published_runs_is_within_the_goals(column, middle, ninth, ben
 def test_no_run_that_ran_is_called_impossible_and_none_that_ran_out_of_memory_safe(benchmarks, capsys):
     assert benchmarks[2].main() == 0
     assert "ran: no " in capsys.readouterr().out
+
+
+def test_nine_of_ten_recorded_trials_used_what_was_predicted(benchmarks, monkeypatch, capsys):
+    import accuracy_cpu
+
+    monkeypatch.setattr(sys, "argv", ["accuracy_cpu.py"])
+    assert accuracy_cpu.main() == 0
+    assert "configurations" in capsys.readouterr().out

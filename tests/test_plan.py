@@ -57,7 +57,7 @@ def test_tokens_take_time_and_cost_by_the_gpu_hour():
 
 
 def test_the_ladder_names_the_first_single_change_that_fits():
-    asked = request(model="llama-7b", hardware="l4", budget="20GB")
+    asked = request(model="llama-7b", hardware="l4", budget="20GB", seq_len=4096)
     plan = make_plan(asked)
     assert plan.verdict == "over"
     rungs = climb(asked, plan.nearest)
@@ -123,7 +123,8 @@ def test_a_plan_on_the_command_line_and_its_exit_codes(tmp_path: Path):
     assert done.exit_code == 0
     assert json.loads(done.stdout)["verdict"] == "fits"
     assert "predicted" in offtune(*ASKED).stdout
-    nothing = offtune("plan", "--model", "llama-7b", "--hardware", "l4", "--budget", "20GB")
+    large = ("--model", "llama-7b", "--hardware", "l4", "--budget", "20GB", "--seq-len", "4096")
+    nothing = offtune("plan", *large)
     assert nothing.exit_code == 3
     assert "--activation-checkpointing" in nothing.stdout
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from offtune import __version__, cli_export, cli_report
+from offtune import __version__, cli_export, cli_plan, cli_report
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
@@ -201,6 +201,13 @@ def search(
         ),
     ] = True,
     sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc.")] = "tpe",
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict/--no-predict",
+            help="Do not run what is predicted far over; try the predicted best first.",
+        ),
+    ] = True,
     study: Annotated[
         str | None, typer.Option(help="A name for the study; default: study-1, study-2, ...")
     ] = None,
@@ -228,6 +235,7 @@ def search(
         shared_dir=shared_dir, device=device, nvme_path=nvme_path,
         base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
         warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler, loss_check=loss_check,
+        predict=predict,
         command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
@@ -385,6 +393,7 @@ def doctor(
 
 
 app.command()(guarded(cli_export.export))
+app.command()(guarded(cli_plan.plan))
 app.command()(guarded(cli_report.report))
 app.command()(guarded(cli_report.dashboard))
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from offtune.trial import Failure, Status, load
+from offtune.rank_report import Failure
+from offtune.trial import Status, load
 
 _HANDED_OVER = "Give the script {ds_config}, or let it read the file named in OFFTUNE_DS_CONFIG"
 

@@ -63,6 +63,7 @@ class Options:
     steps: int = _STEPS
     seed: int = 0
     sampler: str = "tpe"
+    predict: bool = True
     command: tuple[str, ...] | None = None
     trial_cwd: str = "here"
     loss_check: bool = True
@@ -94,6 +95,7 @@ class RunConfig:
     seed: int
     sampler: str
     machine: dict[str, str]
+    predict: bool = True
     base: Base | None = None
     nodes: Nodes | None = None
     loss_check: bool = True
@@ -132,6 +134,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         seed=_positive(options.seed, "--seed", least=0),
         sampler=options.sampler,
         machine=hardware.fingerprint(machine, device, gpus),
+        predict=options.predict,
         base=base,
         nodes=nodes,
         loss_check=options.loss_check,

@@ -16,8 +16,9 @@ from offtune import command_verdict, scratch
 from offtune.command_ranks import CommandRanks
 from offtune.ds_quiet import quiet
 from offtune.errors import OfftuneError
+from offtune.rank_report import ProbeReport
 from offtune.runner import log_tails, run_ranks
-from offtune.trial import DsConfig, Precision, ProbeReport, TrialSpec, Workload, dump, load
+from offtune.trial import DsConfig, Precision, TrialSpec, Workload, dump, load
 
 # Odd enough that no file of the person's has it: by it the ds_config is known to be ours.
 _MARK = 999_999_937

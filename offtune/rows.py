@@ -70,10 +70,16 @@ def run_from(row: Mapping[str, Any]) -> Run:
 
 
 def measurement_rows(study: str, number: int, result: TrialResult) -> list[dict[str, Any]]:
-    """One row a scalar figure of the result; what could not be measured has no row."""
+    """One row a scalar figure of the result; what could not be measured has no row.
+
+    Predicted figures have rows of their own, "predicted_...", and are the only ones of what was not run.
+    """
+    forecast = as_dict(result)["forecast"] or {}
+    figures = [] if forecast and result.start == "predicted" else list(_figures(result))
+    figures += [(f"predicted_{key}", value) for key, value in _flat(forecast)]
     return [
         {"study": study, "number": number, "key": key, "value": float(value), "unit": unit_of(key)}
-        for key, value in _figures(result)
+        for key, value in figures
         if isinstance(value, int | float) and math.isfinite(value)
     ]
 
@@ -119,9 +125,9 @@ def unit_of(key: str) -> str:
 
 
 def _figures(result: TrialResult) -> Iterator[tuple[str, Any]]:
-    """Names and values of a result, but for its analysis: that has names of its own for every phase."""
+    """Names and values of a result, but for its analysis and forecast, which use some of them again."""
     values = as_dict(result)
-    del values["analysis"]
+    del values["analysis"], values["forecast"]
     return _flat(values)
 
 

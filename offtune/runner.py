@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from offtune import command_verdict, hardware, log_tail, scratch
 from offtune.command_ranks import CommandRanks
 from offtune.launch import ColdRanks, Ranks, ServerGone, WarmServer
-from offtune.trial import DeviceKind, RankReport, Status, TrialResult, TrialSpec, dump, load
+from offtune.rank_report import RankReport
+from offtune.trial import DeviceKind, Status, TrialResult, TrialSpec, dump, load
 from offtune.verdict import Cause, Ending, verdict
 
 _POLL_S = 0.02

@@ -162,6 +162,11 @@ class Sampling:
                 ended=trial.state.is_finished(),
             )
 
+    def waiting(self) -> int:
+        """How many queued draws nobody has asked for yet."""
+        with self._trouble():
+            return len(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
     def unended(self) -> list[int]:
         """Numbers of the draws that were asked for and not told."""
         with self._trouble():

@@ -19,6 +19,7 @@ from offtune.devices import device_names
 from offtune.ds_auto import left_to_runtime
 from offtune.ds_zero import placement_text
 from offtune.errors import Interrupted
+from offtune.foresight import QUEUED, QUEUED_LABEL, Foresight
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
 from offtune.records import Judge, Run, as_it_is
@@ -63,6 +64,7 @@ class Search:
     started: float = field(default_factory=time.monotonic)
     fruitless: int = 0
     said: set[str] = field(default_factory=set)
+    foresight: Foresight | None = None
 
     @property
     def _base(self) -> DsConfig:
@@ -74,6 +76,7 @@ class Search:
     def run(self) -> str:
         """Go on to the study's target; returns why it ended. Raises Interrupted when the person stops it."""
         while (reason := self._over()) is None:
+            self._queue_predicted()
             self._next()
         return reason
 
@@ -92,7 +95,9 @@ class Search:
         if self.config.time_s is not None and time.monotonic() - self.started >= self.config.time_s:
             return f"The time is up after {measured} trials."
         if self.fruitless >= _FRUITLESS_LIMIT:
-            return f"Nothing new was proposed {self.fruitless} times in a row: the space is exhausted."
+            return (
+                f"Of {self.fruitless} proposals in a row none was new and could fit: the space is exhausted."
+            )
         return None
 
     def _next(self) -> None:
@@ -110,6 +115,7 @@ class Search:
 
     def _propose(self, view: Outlook) -> tuple[TrialSpec, Run] | None:
         """The next point, claimed for this worker; None when it needs no training."""
+        self._queue_predicted()
         proposal = self.study.ask()
         config = ds_config.build(self._base, proposal.point, self.facts, self.config.nvme_path)
         fingerprint = ds_config.fingerprint(config, self.facts)
@@ -120,15 +126,33 @@ class Search:
         elif (twin := view.twin(self.study.name, fingerprint)) is not None:
             self.study.wait_for_twin(replace(run, reuse_of=twin))
         elif problems := ds_config.problems(config, self.facts):
-            self._refuse(run, problems)
+            self._refuse(run, TrialResult(status=Status.INVALID, reason=" ".join(problems)))
+        elif (hopeless := self._hopeless(proposal, config)) is not None:
+            self._refuse(run, hopeless)
         else:
             self.fruitless = 0
             return self._claim(run, view.gpus)
         return None
 
-    def _refuse(self, run: Run, problems: tuple[str, ...]) -> None:
-        """Tell a point that DeepSpeed would reject as infeasible, without running it."""
-        result = TrialResult(status=Status.INVALID, reason=" ".join(problems))
+    def _queue_predicted(self) -> None:
+        """Once nothing is queued any more, so after the baselines: the points that look best."""
+        if self.foresight is None or self.study.waiting():
+            return
+        if QUEUED_LABEL in self.store.notes(self.study.name):
+            return
+        left = self.config.trials - self.study.measured_count()
+        found = self.foresight.best(min(QUEUED, max(1, left // 2)))
+        for point in found:
+            self.study.enqueue(point, "search", QUEUED_LABEL)
+        self.store.note(self.study.name, QUEUED_LABEL, len(found))
+
+    def _hopeless(self, proposal: Proposal, config: DsConfig) -> TrialResult | None:
+        if self.foresight is None or proposal.origin != "search":
+            return None
+        return self.foresight.hopeless(config)
+
+    def _refuse(self, run: Run, result: TrialResult) -> None:
+        """Tell a point that DeepSpeed would reject, or that cannot fit, as infeasible, without running it."""
         run = self.store.add_run(replace(run, ran=False, result=result))
         self.study.tell(run.number, result)
         self._show(run)
@@ -141,9 +165,10 @@ class Search:
         return spec, self.store.add_run(run)
 
     def _train(self, spec: TrialSpec, run: Run) -> None:
+        forecast = self.foresight.predict(run.ds_config).forecast if self.foresight else None
         self.watcher.begin(run)
         try:
-            result = self.runner(spec)
+            result = replace(self.runner(spec), forecast=forecast)
         except KeyboardInterrupt:
             with self.crew.turn():
                 self.study.abandon(run.number)
@@ -169,6 +194,8 @@ class Search:
         self.study.tell(run.number, result)
         if self.crew.shared:
             self.study.reconcile(self.crew)  # who waits for this very result has it now
+        if self.foresight is not None:
+            self.foresight.learn(self.store.runs(self.study.name))
         return True
 
     def _show(self, run: Run) -> None:

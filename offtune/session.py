@@ -20,6 +20,7 @@ from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
 from offtune.devices import visible_gpus
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
+from offtune.foresight import foresight_for
 from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
@@ -135,11 +136,13 @@ def _run(
 ) -> Summary:  # fmt: skip
     limits = study_limits(record)
     judge = loss_check.make_judge(store.runs, config.workload.precision, _loss_mode(config, ready.space))
+    foresight = foresight_for(config, ready.facts, ready.space, hardware.detect(), store.runs(record.name))
     with crew.turn():
         study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
                       sampler=config.sampler, judge=judge)  # fmt: skip
         search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
-                        runner=ready.runner, watcher=progress, crew=crew, judge=judge)  # fmt: skip
+                        runner=ready.runner, watcher=progress, crew=crew, judge=judge,
+                        foresight=foresight)  # fmt: skip
         search.repair()
         if config.base is not None:
             study.enqueue_as_is(AS_IS_LABEL)

@@ -89,6 +89,10 @@ class Study:
         raw = {knob.name: knob.raw(whole[knob.name]) for knob in self._space.knobs if knob.name in whole}
         self._sampling.queue(raw, {"origin": origin, "label": label})
 
+    def waiting(self) -> int:
+        """How many queued points nobody has asked for yet."""
+        return self._sampling.waiting()
+
     def enqueue_as_is(self, label: str) -> None:
         """Queue the base as it is, once, as a baseline; its proposal has an empty point."""
         self._sampling.queue({}, {"origin": "baseline", "label": label, AS_IS: True})

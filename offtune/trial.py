@@ -77,6 +77,13 @@ class Workload:
     seed: int
     command: Command | None = None
 
+    @property
+    def known_seq_len(self) -> int:
+        """`seq_len` of a built-in model. Raises ValueError for a command's, which only the command knows."""
+        if self.seq_len is None:
+            raise ValueError("a command's sequence length is not known")
+        return self.seq_len
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -166,61 +173,18 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankReport:
-    """What one rank saw; written once, under a temporary name and then renamed.
+class Forecast:
+    """What was predicted before a trial: bytes of a rank's device and of the node's host, seconds of a step.
 
-    `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens
-    fed per optimizer step. `losses` are of the measured steps, `warmup_losses` of those before, in nats.
+    Nine of ten such predictions are off by no more than the error shares; None is "not predicted".
     """
 
-    rank: int
-    host: str = ""
-    outcome: Literal["done", "oom_gpu", "oom_host", "invalid", "diverged", "crashed", "bad_fork"]
-    error: str = ""
-    stage: str = ""
-    step_s: tuple[float, ...] = ()
-    losses: tuple[float | None, ...] = ()
-    warmup_losses: tuple[float | None, ...] = ()
-    phases: PhaseTimes | None = None
-    memory: MemoryPeaks = field(default_factory=MemoryPeaks)
-    traffic: Traffic = field(default_factory=Traffic)
-    analysis: StepAnalysis | None = None
-    skipped_steps: int = 0
-    warmup_skipped_steps: int = 0
-    sub_groups: int | None = None
-    effective_ratio: float | None = None
-    first_step_at: float | None = None
-    step_tokens: float | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeReport:
-    """What `deepspeed.initialize` was about to be given by one rank of a command.
-
-    `ds_config` is as it arrived, "auto" replaced where the runtime does that; `optimizer` is a class, "" for
-    none; `by_accelerate` says who called; `hidden_size` is the width of a Hugging Face model.
-    """
-
-    rank: int
-    world_size: int
-    parameter_numels: tuple[int, ...]
-    ds_config: DsConfig | None
-    optimizer: str = ""
-    by_accelerate: bool = False
-    hidden_size: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The exception that ended a process of a command before it had a report to write.
-
-    `overridden` is set where the script's runtime refused a ds_config that contradicts its own arguments.
-    """
-
-    error: str
-    program: str
-    overridden: bool = False
+    used_device_bytes: int
+    used_host_bytes: int
+    step_s: float | None
+    samples_per_s: float | None
+    device_error_share: float
+    step_error_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +211,7 @@ class TrialResult:
 
     Throughput is the median over measured optimizer steps, barrier to barrier over all ranks. `seconds` is
     the wall time of the whole trial, `first_step_s` from request to the end of the first optimizer step.
+    `forecast` is what was predicted before it, where anything was.
     `analysis` is memory, traffic and utilisation by phase, where they were sampled.
     """
 
@@ -272,6 +237,7 @@ class TrialResult:
     exit_codes: tuple[int | None, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     log_tail: str = ""
+    forecast: Forecast | None = None
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from offtune.trial import MemoryPeaks, RankReport, Status, TrialResult, TrialSpec
+from offtune.rank_report import RankReport
+from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec
 from offtune.units import format_bytes, format_seconds
 
 Cause = Literal["ended", "deadline", "host_limit", "partner"]

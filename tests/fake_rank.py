@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from offtune.trial import MemoryPeaks, RankReport, TrialSpec, load
+from offtune.rank_report import RankReport
+from offtune.trial import MemoryPeaks, TrialSpec, load
 from offtune.worker.rank import write
 
 

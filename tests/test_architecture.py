@@ -13,18 +13,19 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those above it in this table, and
 # nothing in a circle. Before a colon the room, after it its files (shell patterns).
 TABLE = """
-    words: draft errors phase_analysis timeline trial units
-    machine: check command devices hardware host hub installed lock models scratch toolchain trouble
+    words: draft errors phase_analysis rank_report timeline trial units
+    machine: check command devices hardware* host hub installed lock m*_profile models scratch toolchain trouble
     shapes: activations decoder* model_*
     space: knob* space*
     ds_config: ds_*
-    cost models: hardware_profile memory_* step_* time_*
+    cost models: memory_* step_* time_*
+    predictions: candidates predict
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     studies: crew database export* loss_check migrate records rows sampling schema score store study
-    settings: base_check budgets command_settings config doctor machine_checks prepare software_checks verify
+    settings: base_check budgets command_settings config doctor *_checks plan* prepare verify
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*
-    searches: outlook search selection session
+    searches: foresight outlook search selection session
     command line: cli* __main__
 """
 ROOMS = tuple((room.strip(), tuple(files.split())) for room, files in (

@@ -21,8 +21,9 @@ from ssh_server import ssh_server
 from offtune import ds_config, multinode, ops
 from offtune.errors import OfftuneError, UsageError
 from offtune.multinode import LauncherRanks, Nodes, command, greet, launch_on, read_hostfile, resolve_nodes
+from offtune.rank_report import RankReport
 from offtune.runner import run_trial
-from offtune.trial import Facts, MemoryPeaks, RankReport, Status, TrialSpec
+from offtune.trial import Facts, MemoryPeaks, Status, TrialSpec
 from offtune.verdict import Ending, verdict
 from offtune.worker.node import Pulse, place_from
 from offtune.worker.rank import Place, environment

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from offtune.trial import MemoryPeaks, RankReport, Status, TrialResult, TrialSpec, as_dict, dump, load
+from offtune.rank_report import RankReport
+from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec, as_dict, dump, load
 
 seconds = st.floats(1e-6, 1e6, allow_nan=False)
 results = st.builds(

@@ -14,6 +14,7 @@ from offtune.export import base_of, portable, provenance
 from offtune.export_formats import Export
 from offtune.records import Run, StudyRecord
 from offtune.report.export_page import export_entry, verification_entry
+from offtune.report.forecasts import is_foretold
 from offtune.report.gain import Gain
 from offtune.report.summary import Summary
 from offtune.trial import Status, as_dict
@@ -39,6 +40,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "front": [run.number for run in summary.front],
         "nearest_miss": _miss_entry(summary),
         "infeasible_share": summary.infeasible_share,
+        "predictions": as_dict(summary.forecasts) if summary.forecasts else None,
         "versions": _versions(summary),
         "machine": study.settings.get("machine") or {},
         "notes": list(study.settings.get("notes") or ()),
@@ -83,7 +85,8 @@ def _study_head(summary: Summary) -> dict[str, Any]:
 
 
 def _figures(run: Run) -> dict[str, Any]:
-    result = run.result
+    # What was told without running has predicted figures; they stand under "predicted" alone.
+    result = None if is_foretold(run) else run.result
     return {
         "samples_per_s": result.samples_per_s if result else None,
         "tokens_per_s": result.tokens_per_s if result else None,
@@ -121,6 +124,7 @@ def _trial_entry(run: Run) -> dict[str, Any]:
         "origin": run.origin,
         "label": run.label,
         **_figures(run),
+        "predicted": as_dict(result.forecast) if result and result.forecast else None,
         "point": run.point,
         "seconds": result.seconds if result else None,
         "start": result.start if result else None,

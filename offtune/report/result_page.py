@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from offtune.knobs import describe
 from offtune.records import Run, StudyRecord, is_measured
+from offtune.report.forecasts import forecast_lines, is_foretold, unrun_blocks
 from offtune.report.gain import Gain
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
 from offtune.report.summary import Summary
@@ -30,6 +31,7 @@ def result_page(summary: Summary) -> Page:
         Facts(rows=_winner_facts(summary, summary.best)),
         *baselines_blocks(summary),
         Line(text=verdict_text(summary), tone="strong"),
+        *forecast_lines(summary.forecasts),
         *_cpu_reminder(summary.study),
         Line(text="Take it away:"),
         Command(text=f"offtune export {summary.study.name} -o ds_config.json"),
@@ -40,7 +42,7 @@ def nothing_fits_page(summary: Summary) -> Page:
     """That nothing fits, by how much the nearest run missed, what would help, and where to read more."""
     details = [] if summary.nearest_miss else failures_blocks(summary)
     more = (Line(text="All trials and their reasons:"), Command(text=f"offtune show {summary.study.name}"))
-    return (*nothing_fits_blocks(summary), *details, *more)
+    return (*nothing_fits_blocks(summary), *forecast_lines(summary.forecasts), *details, *more)
 
 
 def nothing_fits_blocks(summary: Summary) -> list[Block]:
@@ -140,9 +142,11 @@ def failures_blocks(summary: Summary) -> list[Block]:
     """Failed trials by kind: which, what it means, what to do."""
     blocks: list[Block] = []
     for status in summary.counts:
-        failed = [run for run in summary.runs if run.status == status and run.reuse_of is None]
-        if status != Status.OK:
+        ended = [run for run in summary.runs if run.status == status and run.reuse_of is None]
+        failed = [run for run in ended if not is_foretold(run)]
+        if status != Status.OK and failed:
             blocks += _failure(Status(status), failed, summary.study.name)
+    blocks += unrun_blocks([run for run in summary.runs if is_foretold(run) and run.reuse_of is None])
     return [Heading(text="Failures"), *blocks] if blocks else []
 
 

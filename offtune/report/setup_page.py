@@ -107,6 +107,7 @@ def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
         ("a trial", f"{config.warmup_steps} warm-up steps, then {config.steps} measured"),
         ("trial timeout", format_seconds(config.trial_timeout_s)),
         ("sampler", f"{config.sampler}, seed {config.seed}"),
+        ("predictions", "on" if config.predict else "off"),
     )
 
 

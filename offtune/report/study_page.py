@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from offtune.knobs import describe
 from offtune.records import Run
+from offtune.report.forecasts import forecast_lines
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
 from offtune.report.result_page import (
     baselines_blocks,
@@ -35,7 +36,8 @@ def study_page(summary: Summary, insight: Sequence[Block] = ()) -> Page:
         blocks += nothing_fits_blocks(summary)
     else:
         blocks += [*_ranking(summary, summary.best), *baselines_blocks(summary)]
-        blocks += [Line(text=verdict_text(summary), tone="strong"), *_front(summary)]
+        blocks += [Line(text=verdict_text(summary), tone="strong"), *forecast_lines(summary.forecasts)]
+        blocks += _front(summary)
     return (*blocks, *insight, *failures_blocks(summary), *_next_commands(summary))
 
 

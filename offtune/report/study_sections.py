@@ -12,6 +12,7 @@ from offtune.effects import MIN_TRIALS
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.bounds_page import NOT_SAMPLED, bounds_blocks
+from offtune.report.forecasts import is_foretold
 from offtune.report.inside import inside_section
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Table
 from offtune.report.result_page import (
@@ -219,7 +220,8 @@ def _trials_section(summary: Summary) -> Section:
 
 
 def _trial_row(run: Run) -> tuple[str, ...]:
-    result = run.result
+    # A prediction must never pass for a measurement.
+    result = None if is_foretold(run) else run.result
     return (
         str(run.number),
         status_text(run),

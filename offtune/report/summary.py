@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from offtune.records import Limits, Run, StudyRecord, best_run, is_measured
+from offtune.report.forecasts import Forecasts, forecasts
 from offtune.report.gain import Gain, gain
 from offtune.report.miss import NearestMiss, advice, nearest_miss, study_limits
 from offtune.trial import Status
@@ -42,6 +43,11 @@ class Summary:
     def best(self) -> Run | None:
         """The fastest run that fits; of equals the one with the lower number."""
         return self.ranking[0] if self.ranking else None
+
+    @property
+    def forecasts(self) -> Forecasts | None:
+        """How good the predictions were; None where nothing was predicted."""
+        return forecasts(self.runs)
 
     @property
     def best_gain(self) -> Gain | None:

@@ -13,12 +13,13 @@ from offtune.knobs import format_value
 from offtune.phase_analysis import StepAnalysis
 from offtune.records import Run, StudyRecord
 from offtune.report.bounds_page import bounds_blocks
+from offtune.report.forecasts import is_foretold
 from offtune.report.gain import relative_spread
 from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
 from offtune.report.phase_table import phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
-from offtune.trial import LossCheck, PhaseTimes, Status, Traffic, TrialResult
+from offtune.trial import Forecast, LossCheck, PhaseTimes, Status, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
 
 LOSSES_SHOWN = 8
@@ -27,12 +28,14 @@ LOSSES_SHOWN = 8
 def trial_page(study: StudyRecord, run: Run) -> Page:
     """One trial in full."""
     blocks: list[Block] = [Heading(text=f"Trial {run.number} of {study.name}"), Facts(rows=_head_facts(run))]
-    if run.status is not None and run.status is not Status.OK:
+    if run.status is not None and run.status is not Status.OK and not is_foretold(run):
         words = STATUS_WORDS[run.status]
         remedy = words.remedy.format(study=study.name, trial=run.number)
         blocks.append(Line(text=f"{words.meaning} {remedy}", tone="warn"))
     blocks += [Heading(text="Settings"), Facts(rows=_point_facts(run))]
-    if run.result is not None:
+    if run.result is not None and run.result.forecast is not None:
+        blocks += [Heading(text="Predicted before it"), Facts(rows=_forecast_facts(run.result.forecast))]
+    if run.result is not None and not is_foretold(run):
         blocks += _measured(run.result, study.device)
         blocks += _by_phase(study, run, run.result.analysis)
     blocks += [Heading(text="ds_config"), Verbatim(text=_config_text(run))]
@@ -85,6 +88,16 @@ def _measured(result: TrialResult, device: str) -> list[Block]:
         Facts(rows=_traffic_facts(result.traffic)),
         *(Line(text=text, tone="dim") for text in caveats),
     ]
+
+
+def _forecast_facts(forecast: Forecast) -> tuple[tuple[str, str], ...]:
+    device, step = 100 * forecast.device_error_share, 100 * forecast.step_error_share
+    return (
+        ("throughput", f"{format_rate(forecast.samples_per_s)}, error {step:.0f} %"),
+        ("step", format_seconds(forecast.step_s)),
+        ("used memory", f"{format_bytes(forecast.used_device_bytes)}, error {device:.0f} %"),
+        ("host memory", format_bytes(forecast.used_host_bytes)),
+    )
 
 
 def _by_phase(study: StudyRecord, run: Run, analysis: StepAnalysis | None) -> list[Block]:

@@ -18,7 +18,8 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-from offtune.trial import Failure, ProbeReport, RankReport, TrialSpec, dump, load
+from offtune.rank_report import Failure, ProbeReport, RankReport
+from offtune.trial import TrialSpec, dump, load
 from offtune.worker import level
 from offtune.worker.compare import differences, given_config, without_auto
 from offtune.worker.failures import INITIALIZE, first_lines

@@ -15,7 +15,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from offtune.trial import RankReport, TrialSpec, dump, load
+from offtune.rank_report import RankReport
+from offtune.trial import TrialSpec, dump, load
 from offtune.worker.preload import preload
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -20,7 +20,8 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-from offtune.trial import DeviceKind, MemoryPeaks, RankReport, TrialSpec
+from offtune.rank_report import RankReport
+from offtune.trial import DeviceKind, MemoryPeaks, TrialSpec
 from offtune.worker import memory
 from offtune.worker.failures import first_lines, outcome_of
 from offtune.worker.phases import PhaseClock

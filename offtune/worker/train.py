@@ -12,7 +12,8 @@ from typing import Any
 import deepspeed
 import torch
 
-from offtune.trial import RankReport, TrialSpec
+from offtune.rank_report import RankReport
+from offtune.trial import TrialSpec
 from offtune.worker import workload
 from offtune.worker.failures import INITIALIZE
 from offtune.worker.record import Record

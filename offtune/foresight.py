@@ -1,0 +1,142 @@
+"""Predictions inside a search: what surely does not fit is not run, what looks best is tried first.
+
+Covered: the verdict before a trial, points worth queueing, correction by what the study measured. Not
+covered: the loop (`search`), how good the predictions were (`report.forecasts`). Baselines and what somebody
+asked for are always run: a prediction decides about the sampler's own proposals only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from offtune.candidates import candidates, distinct
+from offtune.config import RunConfig
+from offtune.errors import UsageError
+from offtune.hardware import Machine
+from offtune.machine_profile import profile_for
+from offtune.model_shape import shape_of
+from offtune.predict import Bounds, Prediction, Predictor, judge
+from offtune.records import Run, is_measured
+from offtune.space import Space
+from offtune.time_fit import MeasuredStep, corrected
+from offtune.trial import DsConfig, Facts, MemoryPeaks, Point, Status, TrialResult
+
+QUEUED_LABEL = "predicted"
+QUEUED = 5
+# What else lives in the memory of the CPU accelerator moves its figures by more than the model's error; only
+# what is far over is not run there.
+_CPU_SKIP_SHARE = 0.3
+# A median of fewer trials is one trial's mood.
+_LEAST_TRIALS = 3
+# Fitting takes a step's prediction some forty times for each trial; older ones say nothing new.
+_RECENT = 12
+# A study that is off by more than this has another cause than the model's constants.
+_MOST, _LEAST = 2.0, 0.5
+_TRAINED = frozenset({Status.OK, Status.OVER_BUDGET})
+
+
+@dataclass(slots=True, kw_only=True)
+class Foresight:
+    """Predicts for one study. `plain` is what the models say, `fitted` the same corrected by the study."""
+
+    plain: Predictor
+    space: Space
+    nvme_path: str | None
+    base: DsConfig | None = None
+    fitted: Predictor = field(init=False)
+    _ratios: dict[int, float] = field(default_factory=dict)
+    _steps: dict[int, MeasuredStep] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fitted = self.plain
+
+    def predict(self, ds_config: DsConfig) -> Prediction:
+        """The best prediction so far."""
+        return self.fitted.predict(ds_config)
+
+    def hopeless(self, ds_config: DsConfig) -> TrialResult | None:
+        """What to tell instead of running: the configuration is over by more than any doubt; else None.
+
+        Both the plain and the corrected prediction have to say so, and a guessed model shape says nothing.
+        """
+        if not self.plain.shape.exact:
+            return None
+        found = self.predict(ds_config)
+        used = min(found.used_device_bytes, found.memory.used_device_bytes)
+        on_cpu = self.plain.facts.device == "cpu"
+        share = max(found.memory.error_share, _CPU_SKIP_SHARE if on_cpu else 0.0)
+        # The level of the processes is the least certain part of the host's figure.
+        host = found.used_host_bytes - found.memory.host.get("processes", 0)
+        verdict, reason = judge(used, host, share, self.plain.bounds)
+        return _unrun(found, reason) if verdict == "over" else None
+
+    def best(self, count: int) -> list[Point]:
+        """The fastest predicted points that may fit, one a placement."""
+        found = candidates(self.space, self.fitted, self.nvme_path, base=self.base)
+        return [one.point for one in distinct(found, count) if one.prediction.verdict != "over"]
+
+    def learn(self, runs: Iterable[Run]) -> None:
+        """Correct memory by the median ratio of measured to predicted, times by their phases."""
+        for run in runs:
+            if run.number not in self._ratios and is_measured(run) and run.status in _TRAINED:
+                self._take(run)
+        if len(self._ratios) < _LEAST_TRIALS:
+            return
+        ratio = min(_MOST, max(_LEAST, median(self._ratios.values())))
+        recent = list(self._steps.values())[-_RECENT:]
+        self.fitted = replace(self.plain, memory_ratio=ratio, hardware=corrected(self.plain.hardware, recent))
+
+    def _take(self, run: Run) -> None:
+        result = run.result
+        used = result.memory.used_device_bytes if result else None
+        if result is None or not used:
+            return
+        self._ratios[run.number] = used / self.plain.predict(run.ds_config).memory.used_device_bytes
+        phases = result.phases
+        if phases and phases.forward_s and phases.backward_s and phases.update_s:
+            self._steps[run.number] = MeasuredStep(
+                work=self.plain.work(run.ds_config),
+                forward_s=phases.forward_s,
+                backward_s=phases.backward_s,
+                update_s=phases.update_s,
+            )
+
+
+def foresight_for(
+    config: RunConfig, facts: Facts, space: Space, machine: Machine, runs: Iterable[Run] = ()
+) -> Foresight | None:
+    """The foresight of a study that has `runs` already; None where it is off or there is nothing to go by.
+
+    A command has no model shape, a family may be unknown, and a card may have no rate for the precision: a
+    search does without.
+    """
+    work = config.workload
+    if not config.predict or work.command is not None or not work.model_config:
+        return None
+    hardware = profile_for(config.device, machine)
+    if not hardware.matrix_flops_per_s.get(work.precision):
+        return None
+    try:
+        shape = shape_of(work.model_config, facts.parameter_numels)
+    except UsageError:
+        return None
+    host = None if config.device == "cpu" else config.host_limit_bytes
+    bounds = Bounds(device_bytes=config.limit_bytes, host_bytes=host)
+    plain = Predictor(facts=facts, shape=shape, hardware=hardware, bounds=bounds)
+    base = config.base.ds_config if config.base else None
+    found = Foresight(plain=plain, space=space, nvme_path=config.nvme_path, base=base)
+    found.learn(runs)
+    return found
+
+
+def _unrun(found: Prediction, reason: str) -> TrialResult:
+    memory = MemoryPeaks(
+        used_device_bytes=found.used_device_bytes,
+        device_source=QUEUED_LABEL,
+        used_host_bytes=found.used_host_bytes,
+    )
+    return TrialResult(
+        status=Status.OVER_BUDGET, reason=reason, memory=memory, start="predicted", forecast=found.forecast
+    )

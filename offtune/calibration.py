@@ -1,4 +1,4 @@
-"""What a calibration is: the figures measured on one machine, each with its spread or the reason why there is none.
+"""What a calibration is: figures measured on one machine, each with its spread or why there is none.
 
 Covered: the records, and what parent and child of a calibration tell each other. Not covered: measuring
 (`worker/calibrate.py`), and the hardware profile made of them (`calibrated_profile.py`).
@@ -77,3 +77,23 @@ class Task:
     gpu: int | None = None
     nvme_dir: str | None = None
     scratch_dir: str = ""
+    token: str = "0"  # of the names that DeepSpeed gives to its shared buffers (`scratch.new_token`)
+
+
+# What each section of the child measures, by the beginnings of its keys.
+SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "context": (("context", BYTES),),
+    "matrix": (("matrix.bf16", FLOPS), ("matrix.fp16", FLOPS), ("matrix.fp32", FLOPS)),
+    "attention": (("attention", FLOPS),),
+    "device memory": (("device.stream", RATE),),
+    "launch": (("launch.operation", SECONDS),),
+    "copies": (
+        ("h2d.pinned", RATE), ("d2h.pinned", RATE), ("h2d.pageable", RATE), ("d2h.pageable", RATE),
+        ("link.duplex", SHARE),
+    ),
+    "host memory": (("host.copy", RATE), ("host.stream", RATE)),
+    "CPU Adam": (("adam", ELEMENTS),),
+    "storage": (("nvme.read", RATE), ("nvme.write", RATE)),
+    "collectives": (("collective", RATE),),
+    "layers": (("launch.layer", SECONDS),),
+}  # fmt: skip

@@ -9,7 +9,7 @@ transaction; a power cut can take the last ones away, never a part of one. One p
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
@@ -21,6 +21,7 @@ from urllib.parse import quote
 from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
 
 from offtune import database, migrate, rows, schema
+from offtune.calibration import Calibration
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
@@ -220,6 +221,22 @@ class Store:
         """How many runs count against the study's trial target."""
         query = select(func.count().label("n")).select_from(schema.runs).where(*_is_measured(study))
         return int(self._rows(query)[0]["n"])
+
+    def add_calibration(self, fingerprint: Mapping[str, str], calibration: Calibration) -> None:
+        """Keep what was measured on a machine, instead of what was measured there before."""
+        table, new = schema.calibrations, rows.calibration_rows(fingerprint, calibration)
+
+        def insert(connection: Connection) -> None:
+            connection.execute(table.delete().where(table.c.machine == rows.machine_key(fingerprint)))
+            connection.execute(table.insert(), new)
+
+        self._change(insert)
+
+    def calibration(self, fingerprint: Mapping[str, str]) -> Calibration | None:
+        """What was last measured on the machine of this fingerprint; None when nothing was."""
+        table = schema.calibrations
+        found = self._rows(select(table).where(table.c.machine == rows.machine_key(fingerprint)))
+        return rows.calibration_from(found) if found else None
 
     def _change(self, action: Callable[[Connection], None]) -> None:
         """Do `action` in one transaction, again after a pause while the database is locked."""

@@ -46,9 +46,7 @@ def main(arguments: list[str]) -> None:
         torch.cuda.set_device(rank)
     torch.set_num_threads(task.threads)
     backend = "nccl" if task.device == "cuda" else "gloo"
-    distributed.init_process_group(
-        backend, init_method=f"file://{meeting}", rank=rank, world_size=task.ranks
-    )
+    distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=task.ranks)
     figures = [as_dict(bus_rate(task, mib)) for mib in ALL_REDUCE_MIB]
     if rank == 0:
         meeting.with_name("rank0.json").write_text(json.dumps(figures))

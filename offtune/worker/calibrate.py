@@ -1,8 +1,8 @@
 """Measures this machine: `python -m offtune.worker.calibrate TASK`, TASK being a `calibration.Task` as JSON.
 
 Covered: sections in order, one JSON line per event: {"event": "begin", "section"}, {"event": "figure", ...},
-{"event": "failed", "section", "error"}, {"event": "end"}. Not covered: deadlines, and what to make of the figures
-(`offtune/calibrate.py`).
+{"event": "failed", "section", "error"}, {"event": "end"}. Not covered: deadlines, and what to make of the
+figures (`offtune/calibrate.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,14 @@ from offtune.worker import calibrate_compute, calibrate_host, calibrate_links, c
 from offtune.worker.build_ops import own_stdout
 from offtune.worker.rank import die_with_parent
 
+
+def _layers(task: Task) -> Iterator[Figure]:
+    """Imported late: transformers takes seconds, and nothing else here needs it."""
+    from offtune.worker import calibrate_layers
+
+    return calibrate_layers.layers(task)
+
+
 SECTIONS: dict[str, Callable[[Task], Iterator[Figure]]] = {
     "context": calibrate_compute.context,
     "matrix": calibrate_compute.matrix,
@@ -31,6 +39,7 @@ SECTIONS: dict[str, Callable[[Task], Iterator[Figure]]] = {
     "CPU Adam": calibrate_host.adam,
     "storage": calibrate_storage.nvme,
     "collectives": calibrate_links.collectives,
+    "layers": _layers,
 }
 _ERROR_CHARACTERS = 300
 

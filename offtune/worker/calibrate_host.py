@@ -39,7 +39,7 @@ def thread_counts(cores: int) -> tuple[int, ...]:
 
 
 def memory(task: Task) -> Iterator[Figure]:
-    """Host memory: copying with the threads of one rank, and reading two arrays to write a third, by threads."""
+    """Host memory: copying as one rank does, and by threads the triad of STREAM."""
     left = torch.ones(_ARRAY_BYTES // 4, dtype=torch.float32)
     right, out = torch.ones_like(left), torch.empty_like(left)
     size = _ARRAY_BYTES // 2**20

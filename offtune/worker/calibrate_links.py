@@ -90,7 +90,7 @@ def _both_ways(task: Task) -> Figure:
 
 
 def collectives(task: Task) -> Iterator[Figure]:
-    """All-reduce over the ranks of this node, in processes of their own; the bus rate as NCCL's tests define it."""
+    """All-reduce over ranks in processes of their own; the bus rate as NCCL's tests define it."""
     if task.ranks == 1:
         yield absent(f"collective.{ALL_REDUCE_MIB[-1]}MiB", RATE, _ONE_RANK)
         return

@@ -27,7 +27,12 @@ class Timing:
     def rate(self, key: str, amount: float, unit: str, detail: str) -> Figure:
         """`amount` per second as a figure."""
         return Figure(
-            key=key, value=amount / self.median_s, unit=unit, spread=self.spread, count=self.count, detail=detail
+            key=key,
+            value=amount / self.median_s,
+            unit=unit,
+            spread=self.spread,
+            count=self.count,
+            detail=detail,
         )
 
 

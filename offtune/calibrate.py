@@ -176,7 +176,7 @@ def _figures(
     reasons: dict[str, str],
     say: Say,
 ) -> list[Figure]:
-    found: list[Figure] = []
+    by_key: dict[str, Figure] = {}
     section = "start"
     finished = False
     with ReportingChild(command, _environment(config, task)) as child:
@@ -190,8 +190,9 @@ def _figures(
                 finished = True
                 break
             else:
-                found += _figure(event)
+                by_key |= _figure(event)
         ended = "" if finished else f"{child.ending()} (at: {section})"
+    found = list(by_key.values())
     if not any(figure.value is not None for figure in found):
         why = ended or "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise OfftuneError(f"Nothing could be measured: {why}.", "Run: offtune doctor")
@@ -208,13 +209,14 @@ def _environment(config: RunConfig, task: Task) -> dict[str, str]:
     return environment
 
 
-def _figure(event: Mapping[str, Any]) -> list[Figure]:
-    """The figure in an event; nothing for one that is none."""
+def _figure(event: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figure in an event, by its key; nothing for one that is none."""
     fields = {name: value for name, value in event.items() if name != "event"}
     try:
-        return [load(Figure, json.dumps(fields))]
+        figure = load(Figure, json.dumps(fields))
     except ValueError:
-        return []
+        return {}
+    return {figure.key: figure}
 
 
 def _missing(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offtune import hardware_profile
-from offtune.calibration import Calibration, Figure
+from offtune.calibration import BYTES, Calibration, Figure
 from offtune.export import write_export
 
 _PRECISIONS = ("bf16", "fp16", "fp32")
@@ -76,7 +76,8 @@ def _numbers(calibration: Calibration) -> Iterator[tuple[str, float, str]]:
     """Name, value and source of every number that was measured."""
     for name, figure, remark in _choices(calibration):
         if figure is not None and figure.value is not None:
-            yield name, _rounded(figure.value), _source(calibration, figure) + remark
+            value = figure.value if figure.unit == BYTES else _rounded(figure.value)
+            yield name, value, _source(calibration, figure) + remark
     yield from _efficiencies(calibration)
 
 
@@ -129,5 +130,5 @@ def _when(calibration: Calibration) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Four figures; sizes in bytes lose nothing that matters."""
+    """Four figures, more than any measurement here is good for."""
     return float(f"{value:.4g}")

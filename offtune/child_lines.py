@@ -63,7 +63,7 @@ class ReportingChild:
         assert output is not None
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
-            while selector.select(max(0.0, give_up - time.monotonic())):
+            while (left := give_up - time.monotonic()) > 0 and selector.select(left):
                 chunk = os.read(output.fileno(), 65536)
                 if not chunk:
                     return

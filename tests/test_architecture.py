@@ -13,14 +13,14 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those below, and nothing in a circle.
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("words", ("errors", "units", "trial")),
-    ("machine", ("check", "host", "ha*", "hub", "installed", "lock", "models", "scratch", "tool*", "tr*le")),
+    ("machine", ("cal*ion", "ch*", "host", "ha*", "hub", "installed", "lock", "models", "scr*", "tool*", "tr*le")),
     ("shapes", ("activations", "decoder*", "model_*")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),
     ("cost models", ("step_*", "time_*", "model_[ls]*", "decoder*")),
     ("trials", ("launch", "op_*", "ops", "runner", "verdict")),
     ("studies", ("database", "export", "migrate", "records", "rows", "sampling", "sc[ho]*", "st*")),
-    ("settings", ("config", "doctor", "machine_checks", "prepare", "software_checks", "verify")),
+    ("settings", ("calibrate*", "config", "doctor", "mach*_checks", "prepare", "soft*_checks", "verify")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
     ("command line", ("cli", "__main__")),

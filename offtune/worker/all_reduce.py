@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ import torch.distributed as distributed
 from offtune.calibration import RATE, Figure, Task
 from offtune.trial import as_dict, load
 from offtune.worker.calibrate_links import ALL_REDUCE_MIB
+from offtune.worker.rank import die_with_parent
 from offtune.worker.stopwatch import timing
 
 _REPEATS = 12  # the same on every rank: a clock of its own would let one rank leave early
@@ -22,8 +24,6 @@ _REPEATS = 12  # the same on every rank: a clock of its own would let one rank l
 
 def bus_rate(task: Task, mib: int) -> Figure:
     """Each of n ranks sends and receives 2 (n-1)/n of the tensor."""
-    import time
-
     tensor = torch.ones(mib * 2**18, dtype=torch.float32, device=task.device)  # 4 bytes an element
     seconds = []
     for _ in range(_REPEATS + 1):
@@ -41,6 +41,7 @@ def bus_rate(task: Task, mib: int) -> Figure:
 
 def main(arguments: list[str]) -> None:
     """Meet the others, measure, leave; rank 0 writes."""
+    die_with_parent()
     task, meeting, rank = load(Task, arguments[0]), Path(arguments[1]), int(arguments[2])
     if task.device == "cuda":
         torch.cuda.set_device(rank)

@@ -2,10 +2,10 @@
 
     python benchmarks/calibrate_against.py --nvme-path /mnt/nvme [--rounds 3]
 
-Each round runs offtune's own measuring child and then the other tools, so that both meet the same weather; the
-table has the median of each and of the ratios, with the range of the ratios over the rounds. Tools: fio (storage; the
-same block size, queue depth and direct I/O), a plain loop of torch.matmul, numpy (OpenBLAS), mbw (memcpy). One
-that is missing is skipped, with the reason.
+Each round runs offtune's own measuring child and then the other tools, so that both meet the same weather;
+the table has the median of each and of the ratios, with the range of the ratios over the rounds. Tools: fio
+(storage; the same block size, queue depth and direct I/O), a plain loop of torch.matmul, numpy (OpenBLAS),
+mbw (memcpy). One that is missing is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def fio(folder: str, direction: str) -> float | str:
     if shutil.which("fio") is None:
         return "fio is not installed (apt-get install fio)"
     command = [
-        "fio", "--name=offtune", f"--filename={folder}/fio.swp", f"--rw={direction}", "--bs=1m", "--iodepth=8",
-        "--ioengine=libaio", "--direct=1", "--size=256m", "--time_based", f"--runtime={FIO_SECONDS}",
+        "fio", "--name=offtune", f"--filename={folder}/fio.swp", f"--rw={direction}", "--bs=1m",
+        "--iodepth=8", "--ioengine=libaio", "--direct=1", "--size=256m", "--time_based",
+        f"--runtime={FIO_SECONDS}",
         "--output-format=json",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -101,7 +102,7 @@ def mbw() -> float | str:
     done = subprocess.run(
         ["mbw", "-t0", "-n", "10", str(MBW_MIB)], capture_output=True, text=True, check=True
     )
-    # Its AVG line is a mean; each of the others is one copy: "0 Method: MEMCPY Elapsed: 0.03 MiB: 128.0 Copy: 4000 MiB/s"
+    # One line a copy, "0 Method: MEMCPY Elapsed: 0.03 MiB: 128.0 Copy: 4000 MiB/s", then a mean.
     rates = re.findall(r"^\d+\s+Method: MEMCPY.*Copy: ([\d.]+) MiB/s", done.stdout, flags=re.MULTILINE)
     return statistics.median(float(rate) for rate in rates) * 2**20
 

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those below, and nothing in a circle.
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("words", ("errors", "units", "trial")),
-    ("machine", ("cal*ion", "ch*", "host", "ha*", "hub", "installed", "lock", "models", "scr*", "tool*", "tr*le")),
+    ("machine", ("cal*ion", "ch*", "host", "ha*", "hub", "in*ed", "lock", "models", "sc*ch", "to*", "tr*le")),
     ("shapes", ("activations", "decoder*", "model_*")),
     ("space", ("knob*", "space*")),
     ("ds_config", ("ds_*",)),

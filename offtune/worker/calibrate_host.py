@@ -22,8 +22,8 @@ _OPENMP = ("libgomp", "libomp", "libiomp")
 def set_threads(count: int) -> None:
     """Let every OpenMP library of this process use `count` threads from now on.
 
-    A torch from pip brings its own libgomp, and ops compiled here load the system's: torch.set_num_threads
-    reaches only the first (torch 2.13).
+    An op compiled here may be linked with another one than torch's own, which torch.set_num_threads does not
+    reach; where there is only one (torch 2.13 from pip), this is the same.
     """
     torch.set_num_threads(count)
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -23,7 +23,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("settings", ("calibrate*", "config", "doctor", "mach*_checks", "prepare", "soft*_checks", "verify")),
     ("report", ("report.*",)),
     ("searches", ("search", "selection", "session")),
-    ("command line", ("cli", "__main__")),
+    ("command line", ("cli*", "__main__")),
 )  # fmt: skip
 CHILD = "offtune.worker"
 SQL_FILES = ("database", "migrate", "rows", "schema", "store", "trouble")
@@ -32,7 +32,7 @@ OWNERS = {
     "optuna": ("offtune.sampling",),
     "sqlalchemy": tuple(f"offtune.{n}" for n in SQL_FILES),
     "rich": ("offtune.report.terminal",),
-    "typer": ("offtune.cli",),
+    "typer": ("offtune.cli", "offtune.cli_calibrate"),
     "yaml": ("offtune.space_file", "offtune.hardware_profile"),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from offtune import __version__, cli_export, cli_plan, cli_report
+from offtune import __version__, cli_calibrate, cli_export, cli_plan, cli_report
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
@@ -396,6 +396,7 @@ app.command()(guarded(cli_export.export))
 app.command()(guarded(cli_plan.plan))
 app.command()(guarded(cli_report.report))
 app.command()(guarded(cli_report.dashboard))
+app.command()(guarded(cli_calibrate.calibrate))
 
 
 def main() -> None:

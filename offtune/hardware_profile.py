@@ -97,6 +97,12 @@ def load(name_or_path: str) -> HardwareProfile:
     return _profile(path, _document(path, ()))
 
 
+def dumps(document: Mapping[str, Any]) -> str:
+    """The text of a profile's file."""
+    # One number a line, as in the packaged files, however long its source.
+    return yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, width=1000)
+
+
 def _folder() -> Path:
     """Where the packaged profiles are: inside the wheel, or at the top of the source tree."""
     packaged = Path(__file__).parent / "hardware_profiles"

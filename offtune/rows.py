@@ -6,11 +6,13 @@ its figures, each with its unit, for people who read the tables with SQL. Not co
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from offtune.calibration import Calibration
 from offtune.lock import Owner
 from offtune.records import Run, StudyRecord
 from offtune.timeline import Timeline
@@ -110,6 +112,39 @@ def timelines_from(rows: Sequence[Mapping[str, Any]]) -> list[Timeline]:
     """The recordings among the rows of `series`, by rank."""
     found = [load(Timeline, row["points"]) for row in rows if row["key"].startswith(_TIMELINE)]
     return sorted(found, key=lambda timeline: timeline.rank)
+
+
+# The row of a calibration that holds all of it; the others repeat its figures for people who read with SQL.
+_WHOLE = "calibration"
+
+
+def machine_key(fingerprint: Mapping[str, str]) -> str:
+    """A fingerprint as a key of fixed length."""
+    text = json.dumps(dict(fingerprint), sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def calibration_rows(fingerprint: Mapping[str, str], calibration: Calibration) -> list[dict[str, Any]]:
+    """The rows of `calibrations`: the whole, and one a figure, with a null where it could not be measured."""
+    entries: list[tuple[str, float | None, str, str]] = [(_WHOLE, None, "1", dump(calibration))]
+    entries += [(figure.key, figure.value, figure.unit, dump(figure)) for figure in calibration.figures]
+    machine, moment = machine_key(fingerprint), calibration.measured_at
+    return [
+        {
+            "machine": machine,
+            "key": key,
+            "value": value,
+            "unit": unit,
+            "detail": detail,
+            "measured_at": moment,
+        }
+        for key, value, unit, detail in entries
+    ]
+
+
+def calibration_from(found: Sequence[Mapping[str, Any]]) -> Calibration | None:
+    """The calibration in the rows of one machine."""
+    return next((load(Calibration, row["detail"]) for row in found if row["key"] == _WHOLE), None)
 
 
 def thin(points: Sequence[Any]) -> list[Any]:

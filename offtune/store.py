@@ -10,7 +10,7 @@ several in turn (`lock`); any number read it. Not covered: sampling (`study.py`)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -22,12 +22,14 @@ from urllib.parse import quote
 from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
 
 from offtune import database, migrate, rows, schema
+from offtune.calibration import Calibration
 from offtune.crew import Alone, Crew, ServerCrew
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
+from offtune.store_queries import insert_figures, is_measured, is_run, is_under_way
 from offtune.timeline import Timeline
-from offtune.trial import Status, TrialResult, dump
+from offtune.trial import TrialResult, dump
 from offtune.trouble import retrying, trouble
 
 __all__ = ["Run", "Store", "StudyRecord", "new_study_name"]
@@ -174,7 +176,7 @@ class Store:
 
         def insert(connection: Connection) -> None:
             connection.execute(schema.runs.insert().values(rows.run_row(run)))
-            _insert_figures(connection, run.study, run.number, run.result)
+            insert_figures(connection, run.study, run.number, run.result)
 
         self._change(insert)
         return run
@@ -188,18 +190,18 @@ class Store:
         def update(connection: Connection) -> None:
             columns = schema.runs.c
             before = connection.execute(
-                select(columns.result).where(*_is_run(study, number))
+                select(columns.result).where(*is_run(study, number))
             ).scalar_one_or_none()
             if before == dump(result):
                 return
-            ended = schema.runs.update().where(*_is_run(study, number), columns.status.is_(None))
+            ended = schema.runs.update().where(*is_run(study, number), columns.status.is_(None))
             values = {"status": str(result.status), "result": dump(result), "finished_at": utc_now()}
             if connection.execute(ended.values(values)).rowcount != 1:
                 raise StoreError(
                     f"Trial {number} of study '{study}' is not running: it cannot end.",
                     f"See: offtune show {study}",
                 )
-            _insert_figures(connection, study, number, result)
+            insert_figures(connection, study, number, result)
 
         self._change(update)
 
@@ -225,7 +227,7 @@ class Store:
 
     def under_way(self) -> list[Run]:
         """The trials of all studies that run or whose process died, without those waiting for a twin."""
-        return self._runs(*_is_under_way())
+        return self._runs(*is_under_way())
 
     def run(self, study: str, number: int) -> Run:
         """One run. Raises UsageError where there is none of that number."""
@@ -238,17 +240,33 @@ class Store:
 
     def find_run(self, study: str, number: int) -> Run | None:
         """One run, or None."""
-        return next(iter(self._runs(*_is_run(study, number))), None)
+        return next(iter(self._runs(*is_run(study, number))), None)
 
     def find_measured(self, study: str, fingerprint: str) -> Run | None:
         """The first measured run with the same effective ds_config."""
-        found = self._runs(*_is_measured(study), schema.runs.c.fingerprint == fingerprint)
+        found = self._runs(*is_measured(study), schema.runs.c.fingerprint == fingerprint)
         return found[0] if found else None
 
     def measured_count(self, study: str) -> int:
         """How many runs count against the study's trial target."""
-        query = select(func.count().label("n")).select_from(schema.runs).where(*_is_measured(study))
+        query = select(func.count().label("n")).select_from(schema.runs).where(*is_measured(study))
         return int(self._rows(query)[0]["n"])
+
+    def add_calibration(self, fingerprint: Mapping[str, str], calibration: Calibration) -> None:
+        """Keep what was measured on a machine, instead of what was measured there before."""
+        table, new = schema.calibrations, rows.calibration_rows(fingerprint, calibration)
+
+        def insert(connection: Connection) -> None:
+            connection.execute(table.delete().where(table.c.machine == rows.machine_key(fingerprint)))
+            connection.execute(table.insert(), new)
+
+        self._change(insert)
+
+    def calibration(self, fingerprint: Mapping[str, str]) -> Calibration | None:
+        """What was last measured on the machine of this fingerprint; None when nothing was."""
+        table = schema.calibrations
+        found = self._rows(select(table).where(table.c.machine == rows.machine_key(fingerprint)))
+        return rows.calibration_from(found) if found else None
 
     def _change(self, action: Callable[[Connection], object]) -> None:
         """Do `action` in one transaction, again after a pause while the database is locked."""
@@ -270,29 +288,3 @@ class Store:
     def _runs(self, *conditions: ColumnElement[bool]) -> list[Run]:
         query = select(schema.runs).where(*conditions).order_by(schema.runs.c.number)
         return [rows.run_from(row) for row in self._rows(query)]
-
-
-def _is_run(study: str, number: int) -> tuple[ColumnElement[bool], ...]:
-    return (schema.runs.c.study == study, schema.runs.c.number == number)
-
-
-def _is_under_way() -> tuple[ColumnElement[bool], ...]:
-    return (schema.runs.c.status.is_(None), schema.runs.c.reuse_of.is_(None))
-
-
-def _is_measured(study: str) -> tuple[ColumnElement[bool], ...]:
-    """`records.is_measured` in SQL."""
-    columns = schema.runs.c
-    ended = columns.status.is_not(None) & (columns.status != str(Status.INTERRUPTED))
-    return (columns.study == study, columns.ran.is_(True), columns.reuse_of.is_(None), ended)
-
-
-def _insert_figures(connection: Connection, study: str, number: int, result: TrialResult | None) -> None:
-    if result is None:
-        return
-    for table, new in (
-        (schema.measurements, rows.measurement_rows(study, number, result)),
-        (schema.series, rows.series_rows(study, number, result)),
-    ):
-        if new:
-            connection.execute(table.insert(), new)

@@ -71,7 +71,7 @@ def _tail(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[-_ERROR_CHARACTERS:]
 
 
-def _own_stdout() -> TextIO:
+def own_stdout() -> TextIO:
     """A stream of our own on standard output, which from now on goes to standard error.
 
     Builders, ninja and compilers print there as they like; the parent reads nothing but our lines.
@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("ops", nargs="+")
     options = parser.parse_args()
     os.environ["DS_ACCELERATOR"] = options.device
-    output = _own_stdout()
+    output = own_stdout()
     ready = True
     for op in options.ops:
         outcome = build(op)

@@ -7,6 +7,7 @@ calibration measures (fabric, shared link); they are taken over, and their sourc
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from offtune import hardware_profile
 from offtune.calibration import BYTES, Calibration, Figure
 from offtune.export import write_export
+from offtune.hardware_profile import HardwareProfile
 
 _PRECISIONS = ("bf16", "fp16", "fp32")
 # Which packaged profile a card is like, the first match; packaged profiles are named by kind and memory.
@@ -43,6 +45,14 @@ def document(calibration: Calibration) -> dict[str, Any]:
 def write(calibration: Calibration, path: Path, force: bool) -> None:
     """Write the profile as a file that `--hardware` takes. Raises UsageError, OfftuneError as exports do."""
     write_export(hardware_profile.dumps(document(calibration)), path, force)
+
+
+def profile(calibration: Calibration) -> HardwareProfile:
+    """The profile itself, through the same reader as one from a file."""
+    with tempfile.TemporaryDirectory(prefix="offtune-profile-") as folder:
+        path = Path(folder) / "calibrated.yaml"
+        path.write_text(hardware_profile.dumps(document(calibration)), encoding="utf-8")
+        return hardware_profile.load(str(path))
 
 
 def taken_over(calibration: Calibration) -> list[str]:

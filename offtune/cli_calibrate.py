@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage
+
 
 def calibrate(
     nvme_path: Annotated[
@@ -26,13 +28,8 @@ def calibrate(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure briefly: figures scatter more.")] = False,
-    storage: Annotated[
-        str,
-        typer.Option(help="Where studies are kept: a path, or a database URL.", envvar="OFFTUNE_STORAGE"),
-    ] = "studies.db",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout instead of a page.")
-    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: AsJson = False,
 ) -> None:
     """Measure this machine: matrix rate, links, CPU Adam, memory, storage, collectives, launches.
 

@@ -22,7 +22,8 @@ Model = Annotated[
     str, typer.Option(help="A preset, a Hugging Face config.json (file or folder), or a hub id.")
 ]
 Hardware = Annotated[
-    str | None, typer.Option(help="A hardware profile, by name or file; default: this machine's.")
+    str | None,
+    typer.Option(help="A hardware profile, by name or file; default: the packaged one for this card."),
 ]
 Budget = Annotated[
     str | None, typer.Option(help="Device memory a rank may use: 40GB or 40GiB. Default: the card's.")

@@ -14,8 +14,7 @@ from statistics import median
 from offtune.candidates import candidates, distinct
 from offtune.config import RunConfig
 from offtune.errors import UsageError
-from offtune.hardware import Machine
-from offtune.machine_profile import profile_for
+from offtune.hardware_profile import HardwareProfile
 from offtune.model_shape import shape_of
 from offtune.predict import Bounds, Prediction, Predictor, judge
 from offtune.records import Run, is_measured
@@ -105,7 +104,7 @@ class Foresight:
 
 
 def foresight_for(
-    config: RunConfig, facts: Facts, space: Space, machine: Machine, runs: Iterable[Run] = ()
+    config: RunConfig, facts: Facts, space: Space, hardware: HardwareProfile, runs: Iterable[Run] = ()
 ) -> Foresight | None:
     """The foresight of a study that has `runs` already; None where it is off or there is nothing to go by.
 
@@ -115,7 +114,6 @@ def foresight_for(
     work = config.workload
     if not config.predict or work.command is not None or not work.model_config:
         return None
-    hardware = profile_for(config.device, machine)
     if not hardware.matrix_flops_per_s.get(work.precision):
         return None
     try:

@@ -16,11 +16,14 @@ from typing import Any, Protocol
 
 from offtune import hardware, host, loss_check, prepare
 from offtune.base_check import check_base, fit_to_base
+from offtune.calibrated_profile import profile
 from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
 from offtune.devices import visible_gpus
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
 from offtune.foresight import foresight_for
+from offtune.hardware_profile import HardwareProfile
+from offtune.machine_profile import profile_for
 from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
@@ -136,7 +139,9 @@ def _run(
 ) -> Summary:  # fmt: skip
     limits = study_limits(record)
     judge = loss_check.make_judge(store.runs, config.workload.precision, _loss_mode(config, ready.space))
-    foresight = foresight_for(config, ready.facts, ready.space, hardware.detect(), store.runs(record.name))
+    foresight = foresight_for(
+        config, ready.facts, ready.space, _profile(store, config), store.runs(record.name)
+    )
     with crew.turn():
         study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
                       sampler=config.sampler, judge=judge)  # fmt: skip
@@ -155,6 +160,12 @@ def _run(
     with crew.turn():
         store.note(record.name, "ended", ended)
     return summarise(record, store.runs(record.name))
+
+
+def _profile(store: Store, config: RunConfig) -> HardwareProfile:
+    """The profile predictions start from: of this machine where it was calibrated, else the packaged one."""
+    calibration = store.calibration(config.machine)
+    return profile(calibration) if calibration else profile_for(config.device, hardware.detect())
 
 
 def _beside_others(crew: Crew) -> list[str]:

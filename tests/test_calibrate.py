@@ -124,6 +124,7 @@ def test_the_written_file_loads_as_a_profile_with_its_sources(measure, tmp_path)
     assert profile.device == "cpu" and profile.host_copy_bytes_per_s == 5e9
     assert profile.sources["host_copy_bytes_per_s"].startswith("measured by offtune calibrate on 20")
     assert profile.is_own("host_copy_bytes_per_s")
+    assert calibrated_profile.profile(found).host_copy_bytes_per_s == profile.host_copy_bytes_per_s
     assert profile.matrix_flops_per_s == {"bf16": 1e11, "fp16": 0.0, "fp32": 0.0}
     assert profile.attention_efficiency == pytest.approx(0.4)
     for number in calibrated_profile.taken_over(found):

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from space_samples import facts
-from test_search import MACHINE, make_search  # noqa: F401  (a fixture)
+from test_search import make_search  # noqa: F401  (a fixture)
 
-from offtune import ds_config
+from offtune import ds_config, hardware_profile
 from offtune.foresight import QUEUED, QUEUED_LABEL, foresight_for
 from offtune.model_shape import shape_of
 from offtune.report.document import document
@@ -19,6 +19,7 @@ from offtune.rows import measurement_rows
 from offtune.space import load_space
 from offtune.trial import MemoryPeaks, PhaseTimes, Status, TrialResult, TrialSpec
 
+PROFILE = hardware_profile.load("cpu")
 SPACE = load_space("ladder").fit(
     facts(device="cpu", nvme_dir=None, ops=frozenset({"cpu_adam", "fused_adam"}))
 )
@@ -48,7 +49,7 @@ def foresee(make_search):  # noqa: F811
         search = make_search(machine, **options)
         numels = shape_of(search.config.workload.model_config).parameter_numels
         search.facts = replace(search.facts, parameter_numels=numels)
-        search.foresight = foresight_for(search.config, search.facts, SPACE, MACHINE, search.store.runs("s"))
+        search.foresight = foresight_for(search.config, search.facts, SPACE, PROFILE, search.store.runs("s"))
         assert search.foresight is not None
         plain = search.foresight.plain
         return search
@@ -80,7 +81,7 @@ def test_baselines_run_however_hopeless(foresee):
 
 def test_nothing_is_skipped_or_queued_when_switched_off(foresee, make_search):  # noqa: F811
     search = make_search(predict=False)
-    assert foresight_for(search.config, search.facts, SPACE, MACHINE) is None
+    assert foresight_for(search.config, search.facts, SPACE, PROFILE) is None
     search.run()
     assert all(run.ran for run in search.store.runs("s"))
     assert all(run.label != QUEUED_LABEL for run in search.store.runs("s"))
@@ -89,7 +90,7 @@ def test_nothing_is_skipped_or_queued_when_switched_off(foresee, make_search):  
 def test_a_training_without_a_model_shape_is_not_predicted(make_search):  # noqa: F811
     search = make_search()
     blank = replace(search.config, workload=replace(search.config.workload, model_config={}))
-    assert foresight_for(blank, search.facts, SPACE, MACHINE) is None
+    assert foresight_for(blank, search.facts, SPACE, PROFILE) is None
 
 
 def test_a_guessed_shape_forbids_nothing(foresee):

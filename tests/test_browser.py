@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import chromium
 import pytest
@@ -96,8 +98,9 @@ def test_dark_and_light_follow_the_system_also_on_an_open_page(
     browser.open(pages["study"], dark=False)
     light = browser.ask(colours)
     browser.scheme(dark=True)
-    dark = browser.ask(colours)
-    assert all(a != b for a, b in zip(light, dark, strict=True))
+    dark = _until(
+        lambda: browser.ask(colours), lambda now: all(a != b for a, b in zip(light, now, strict=True))
+    )
     assert [_brightness(text) > 128 for text in (*light, *dark)] == [True, False, False, True]
 
 
@@ -108,9 +111,7 @@ def test_a_narrower_window_gets_narrower_plots(browser: chromium.Browser, pages:
         "Emulation.setDeviceMetricsOverride",
         {"width": 600, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
-    narrow = browser.driver.execute_async_script(
-        f"const done = arguments[0]; setTimeout(() => done(({DRAWN})[0].width), 300)"
-    )
+    narrow = _until(lambda: browser.ask(DRAWN)[0]["width"], lambda now: now < 600)
     assert narrow < 600 < wide
 
 
@@ -189,3 +190,12 @@ def _contrast(first: str, second: str) -> float:
 
     high, low = sorted((luminance(first), luminance(second)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def _until(look: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
+    """What is seen once it is so: a page draws again some frames after it was asked to."""
+    give_up = time.monotonic() + 10
+    while not is_so(seen := look()):
+        assert time.monotonic() < give_up, seen
+        time.sleep(0.05)
+    return seen

@@ -44,7 +44,12 @@ def start(tmp_path):
     def run(*arguments: str) -> subprocess.Popen[bytes]:
         with (tmp_path / "stderr.log").open("ab") as log:
             process = subprocess.Popen(
-                [*OFFTUNE, *arguments], cwd=tmp_path, stderr=log, stdout=subprocess.PIPE
+                [*OFFTUNE, *arguments],
+                cwd=tmp_path,
+                stderr=log,
+                stdout=subprocess.PIPE,
+                # A shell's background job ignores Ctrl-C, and so would all it starts: also in CI.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         started.append(process)
         return process
@@ -235,7 +240,7 @@ def test_a_second_offtune_on_the_same_study_is_refused_by_name(offtune, start, t
 
 
 def test_time_is_up_after_the_trial_under_way(offtune):
-    done = offtune("search", "--budget", "2GB", "--time", "1s", "--space", "ladder", "--json", *QUICK)
+    done = offtune("search", "--budget", "2GB", "--time", "0.1s", "--space", "ladder", "--json", *QUICK)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["measured"] == 1
 

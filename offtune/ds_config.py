@@ -7,9 +7,7 @@ rules (`ds_rules`), sameness (`ds_identity`), files for others (`export`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from offtune.ds_identity import canonical, effective_ratio, fingerprint
@@ -22,7 +20,7 @@ from offtune.errors import ConfigError
 from offtune.knobs import KNOBS
 from offtune.trial import DsConfig, Facts, Point, Workload
 
-__all__ = ["KNOBS", "build", "canonical", "effective_ratio", "fingerprint", "problems", "read"]
+__all__ = ["KNOBS", "build", "canonical", "effective_ratio", "fingerprint", "problems"]
 
 # Rates at which a short run of a fresh model stays finite; speed and memory do not depend on them.
 _LEARNING_RATES = {"adamw": 1e-4, "adam": 1e-4, "lion": 1e-5, "adagrad": 1e-3}
@@ -44,36 +42,6 @@ _UNWRITTEN_PARAMS: dict[str, dict[str, Any]] = {
     "lion": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.0},
     "adagrad": {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0},
 }
-
-
-def read(path: Path) -> DsConfig:
-    """The ds_config in a strict JSON file. Raises ConfigError naming file, line and remedy."""
-    try:
-        content = json.loads(
-            path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_refuse
-        )
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}, line {error.lineno}: {error.msg}.", "Write strict JSON there.") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}.", "Write strict JSON.") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.", "Name another file.") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: not a ds_config.", "A ds_config is one JSON object: {...}.")
-    return content
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key '{twice}' is written twice in one block")
-    return found
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
 
 
 def build(base: DsConfig, point: Point, facts: Facts, swap_dir: str | None) -> DsConfig:

@@ -171,33 +171,6 @@ def test_a_base_with_keys_that_deepspeed_refuses_stops_at_once() -> None:
         ds_config.build({"zero_optimization": {"reduce_buckets_size": 2}}, {}, facts(), None)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{\n  "a": 1,\n}', "line 3"),
-        ('{"a": 1, "a": 2}', "'a' is written twice"),
-        ('{"a": NaN}', "NaN is no JSON number"),
-        ("[1]", "not a ds_config"),
-        ('{"a": 1} // remark', "line 1"),
-    ],
-)
-def test_a_file_that_is_not_strict_json_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "ds.json"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=r"ds\.json") as caught:
-        ds_config.read(path)
-    assert said in caught.value.message
-    assert caught.value.hint
-
-
-def test_a_written_ds_config_reads_back(tmp_path: Path) -> None:
-    path = tmp_path / "ds.json"
-    path.write_text(json.dumps(built("zero3 opt=nvme")))
-    assert ds_config.read(path) == built("zero3 opt=nvme")
-    with pytest.raises(ConfigError, match=r"none\.json"):
-        ds_config.read(tmp_path / "none.json")
-
-
 _CHECK = """
 import json, sys
 import deepspeed

@@ -6,7 +6,6 @@ calibration measures (fabric, shared link); they are taken over, and their sourc
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +15,10 @@ from offtune import hardware_profile
 from offtune.calibration import BYTES, Calibration, Figure
 from offtune.export import write_export
 from offtune.hardware_profile import HardwareProfile
+from offtune.machine_profile import packaged_for
 
 _PRECISIONS = ("bf16", "fp16", "fp32")
-# Which packaged profile a card is like, the first match; packaged profiles are named by kind and memory.
-_LIKE = (
-    (r"GH200", "gh200"), (r"H200", "h200"), (r"H100", "h100-80gb"), (r"A100.*80", "a100-80gb"),
-    (r"A100", "a100-40gb"), (r"RTX 4090", "rtx4090"), (r"RTX 3090", "rtx3090"), (r"A10G", "a10g"),
-    (r"\bL4\b", "l4"), (r"V100", "v100-32gb"),
-)  # fmt: skip
-_LIKE_UNKNOWN = "a100-40gb"
+_LIKE_UNKNOWN = "a100-40gb"  # the packaged card with most published runs
 _NO_LINK = "; there is no link"
 
 
@@ -65,8 +59,7 @@ def like(calibration: Calibration) -> str:
     """The packaged profile that fills in what was not measured."""
     if calibration.device == "cpu":
         return "cpu"
-    cards = calibration.fingerprint.get("GPUs", "")
-    return next((name for pattern, name in _LIKE if re.search(pattern, cards)), _LIKE_UNKNOWN)
+    return packaged_for(calibration.fingerprint.get("GPUs", "")) or _LIKE_UNKNOWN
 
 
 def _about(calibration: Calibration) -> str:

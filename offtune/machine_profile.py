@@ -6,6 +6,7 @@ machine (`calibrate`), whose profile is better than any of these.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from offtune import hardware_profile
@@ -13,14 +14,15 @@ from offtune.hardware import Machine, cuda_gpus
 from offtune.hardware_profile import HardwareProfile
 from offtune.trial import DeviceKind
 
-# Words of a card's name as the driver gives it, all of which must be there; the first match counts.
+# Words of a card's name as the driver gives it, all of which must be there; the first match counts. Cards of
+# one kind differ in memory, which the driver tells better than their name.
 _BY_NAME: tuple[tuple[tuple[str, ...], str], ...] = (
     (("GH200",), "gh200"),
     (("H200",), "h200"),
     (("H100",), "h100-80gb"),
     (("A100", "80GB"), "a100-80gb"),
     (("A100",), "a100-40gb"),
-    (("V100", "32GB"), "v100-32gb"),
+    (("V100",), "v100-32gb"),
     (("4090",), "rtx4090"),
     (("3090",), "rtx3090"),
     (("A10G",), "a10g"),
@@ -33,11 +35,16 @@ def profile_for(device: DeviceKind, machine: Machine) -> HardwareProfile:
     gpus = cuda_gpus(machine)
     if device == "cpu" or not gpus:
         return hardware_profile.load("cpu")
-    words = gpus[0].name.replace("-", " ").split()
-    for wanted, name in _BY_NAME:
-        if all(word in words for word in wanted):
-            return hardware_profile.load(name)
-    return _stand_in(gpus[0].name, gpus[0].memory_bytes)
+    name = packaged_for(gpus[0].name)
+    if name is None:
+        return _stand_in(gpus[0].name, gpus[0].memory_bytes)
+    return replace(hardware_profile.load(name), device_memory_bytes=float(gpus[0].memory_bytes))
+
+
+def packaged_for(card: str) -> str | None:
+    """The packaged profile of a card by its name; None for a card without one."""
+    words = re.split(r"[^A-Za-z0-9]+", card)
+    return next((name for wanted, name in _BY_NAME if all(word in words for word in wanted)), None)
 
 
 def _stand_in(card: str, memory_bytes: int) -> HardwareProfile:

@@ -67,10 +67,6 @@ class ModelShape:
         return sum(self.parameter_numels)
 
     @cached_property
-    def largest_numel(self) -> int:
-        return max(self.parameter_numels)
-
-    @cached_property
     def layer_params(self) -> tuple[int, ...]:
         """Elements of each layer."""
         return tuple(sum(layer) for layer in self.layer_numels)

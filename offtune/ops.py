@@ -13,6 +13,7 @@ from pathlib import Path
 
 from offtune import op_build, op_cache, toolchain
 from offtune.errors import OfftuneError
+from offtune.knobs import DEVICE_OPTIMIZER_OP, OFFLOADED_OPTIMIZER_OP
 from offtune.op_build import OpState, Say
 from offtune.trial import DeviceKind
 
@@ -20,8 +21,6 @@ __all__ = ["OpState", "Say", "needed_ops", "prepare"]
 
 BUILD_DEADLINE_S = 1800.0  # everything, async_io included, took 17 minutes on two loaded cores
 _POLL_S = 0.5
-_CPU_OPTIMIZERS = {"adam": "cpu_adam", "adamw": "cpu_adam", "lion": "cpu_lion", "adagrad": "cpu_adagrad"}
-_DEVICE_OPTIMIZERS = {"adam": "fused_adam", "adamw": "fused_adam", "lion": "fused_lion"}
 
 
 def needed_ops(device: DeviceKind, optimizer: str, placements: Iterable[str], nvme: bool) -> tuple[str, ...]:
@@ -33,8 +32,8 @@ def needed_ops(device: DeviceKind, optimizer: str, placements: Iterable[str], nv
     offloads = {" opt=" in placement for placement in placements}
     wanted = [
         "deepspeed_shm_comm" if device == "cpu" else None,  # compiled by init_distributed, even for one rank
-        _CPU_OPTIMIZERS.get(optimizer) if True in offloads else None,
-        _DEVICE_OPTIMIZERS.get(optimizer) if False in offloads else None,
+        OFFLOADED_OPTIMIZER_OP.get(optimizer) if True in offloads else None,
+        DEVICE_OPTIMIZER_OP.get(optimizer) if False in offloads else None,
         "async_io" if nvme else None,
     ]
     return tuple(op for op in wanted if op is not None)

@@ -15,7 +15,7 @@ from typing import Literal
 from offtune.activations import HUGGING_FACE, attention_of
 from offtune.hardware_profile import HardwareProfile
 from offtune.memory_model import MemoryPrediction, predict_memory
-from offtune.model_shape import ModelShape
+from offtune.model_shape import ModelShape, seq_len_of
 from offtune.step_work import StepWork, step_work
 from offtune.time_model import TimePrediction, predict_time
 from offtune.trial import DsConfig, Facts, Forecast
@@ -106,7 +106,7 @@ class Predictor:
             used_device_bytes=used,
             used_host_bytes=memory.used_host_bytes,
             samples_per_s=rate,
-            tokens_per_s=rate * self.facts.workload.known_seq_len,
+            tokens_per_s=rate * seq_len_of(self.facts.workload),
             verdict=verdict,
             reason=reason,
         )

@@ -77,13 +77,6 @@ class Workload:
     seed: int
     command: Command | None = None
 
-    @property
-    def known_seq_len(self) -> int:
-        """`seq_len` of a built-in model. Raises ValueError for a command's, which only the command knows."""
-        if self.seq_len is None:
-            raise ValueError("a command's sequence length is not known")
-        return self.seq_len
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:

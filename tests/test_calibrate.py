@@ -156,6 +156,7 @@ def test_a_card_takes_links_of_the_largest_copies_and_the_rest_from_its_kind(tmp
         ("1 x NVIDIA H200, 151 GB", "h200"),
         ("1 x NVIDIA L4, 24.1 GB", "l4"),
         ("1 x NVIDIA L40S, 48.3 GB", "a100-40gb"),
+        ("2 x Tesla V100-SXM2-16GB, 16.9 GB", "v100-32gb"),
         ("4 x NVIDIA A100-SXM4-80GB, 85.9 GB", "a100-80gb"),
         ("4 x NVIDIA A100-SXM4-40GB, 42.9 GB", "a100-40gb"),
     ],

@@ -164,7 +164,8 @@ def card(name: str, memory_bytes: int) -> Machine:
 )
 def test_a_card_finds_its_profile_by_name(name, profile, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert profile_for("cuda", card(name, 10**10)).name == profile
+    found = profile_for("cuda", card(name, 10**10))
+    assert (found.name, found.device_memory_bytes) == (hardware_profile.load(profile).name, 10**10)
 
 
 def test_an_unknown_card_borrows_and_says_so(monkeypatch):

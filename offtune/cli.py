@@ -200,7 +200,7 @@ def search(
             help="Call a trial diverged when its losses depart from the baseline's.",
         ),
     ] = True,
-    sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc.")] = "tpe",
+    sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc, grid.")] = "tpe",
     predict: Annotated[
         bool,
         typer.Option(

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.samplers import BaseSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.samplers import (
+    BaseSampler,
+    BruteForceSampler,
+    GPSampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
@@ -54,6 +61,8 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
         independent_sampler=RandomSampler(seed=draw_seed),
         warn_independent_sampling=False,
     ),
+    # Optuna's own GridSampler knows no conditions.
+    "grid": lambda study_seed, draw_seed: BruteForceSampler(seed=draw_seed),
 }
 
 

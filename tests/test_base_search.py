@@ -70,7 +70,7 @@ def test_the_file_is_proposed_first_once_and_as_an_empty_point(store: Store) -> 
     assert third.origin == "search"
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc", "grid"])
 def test_the_sampler_learns_nothing_from_the_file_and_goes_on_as_without_it(
     tmp_path: Path, sampler: str
 ) -> None:

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from processes import is_running
 from typer.testing import CliRunner
 
 from offtune import calibrate, calibrated_profile, hardware_profile, ops
@@ -72,7 +72,7 @@ def test_a_child_that_hangs_is_ended_with_all_it_started_and_what_it_measured_is
     assert "time for measuring was up" in found.figure("adam").detail
     assert "CPU Adam" in found.figure("adam").detail
     helper = int(found.figure("helper").value)
-    assert not psutil.pid_exists(helper) or psutil.Process(helper).status() == psutil.STATUS_ZOMBIE
+    assert not is_running(helper)
 
 
 def test_a_child_that_babbles_without_end_is_ended_too(measure):

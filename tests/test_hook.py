@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import workload
+from processes import is_running
 
 from offtune.command import parse_command
 from offtune.command_ranks import CommandRanks
@@ -170,7 +171,7 @@ def test_at_the_deadline_no_process_is_left_not_even_one_that_hides(trial, tmp_p
     )
     assert result.status is Status.TIMEOUT
     pid = int((tmp_path / "pid").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not is_running(pid)
     assert marked(spec) == []
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from processes import is_running
 
 from offtune import installed, op_build, op_cache, ops, toolchain
 from offtune.errors import OfftuneError
@@ -266,14 +266,6 @@ time.sleep(60)
     assert "deadline" in states["fused_adam"].error
     assert not is_running(int((tmp_path / "pid").read_text()))
     assert op_cache.all_locks() == ()
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process lives; one that was killed but not yet collected by its new parent does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_without_a_compiler_nothing_is_started_and_the_package_is_named(

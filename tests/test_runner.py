@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import workload
+from processes import is_running
 
 from offtune import hardware, log_tail, runner, scratch
 from offtune.runner import run_trial
@@ -118,7 +119,7 @@ def test_over_the_budget_is_never_ok(run):
 def test_an_orphan_in_its_own_session_is_killed_too(run):
     spec, _ = run("orphan", deadline_s=2.0)
     pid = int((Path(spec.trial_dir).parent / "orphan.pid").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not is_running(pid)
 
 
 def test_swap_files_and_shared_buffers_are_removed(run, tmp_path):

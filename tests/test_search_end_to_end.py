@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import kill_all
 
 from offtune import scratch
 from offtune.store import Store
@@ -201,8 +202,7 @@ def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(
     wait_for(trial_under_way(tmp_path, at_least_finished=2))
     before = [run for run in runs_of(tmp_path) if run.status is not None]
     family = psutil.Process(search.pid).children(recursive=True)
-    for process in [*(family if victim == "all" else []), psutil.Process(search.pid)]:
-        process.kill()
+    kill_all([*(family if victim == "all" else []), psutil.Process(search.pid)])
     search.wait()
     _, alive = psutil.wait_procs(family, timeout=15)
     assert alive == [], "the trial's processes must not outlive offtune"

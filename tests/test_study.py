@@ -248,7 +248,7 @@ def test_tpe_learns_to_stay_within_the_budget(store: Store, study: Study) -> Non
     assert late.count(Status.OK) > len(late) / 2
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc", "grid"])
 def test_every_sampler_proposes_various_points_and_no_warnings(store: Store, sampler: str) -> None:
     if sampler in ("gp", "qmc"):
         pytest.importorskip("scipy", reason=f"{sampler} needs scipy")

@@ -40,11 +40,6 @@ def predicted_bytes(case: Any) -> dict[str, float]:
     }
 
 
-def predict_config(ds_config: Any, facts: Any, shape: ModelShape) -> MemoryPrediction:
-    """Any ds_config of ours, as prediction_speed.py times it."""
-    return predict_memory(ds_config, facts, shape)
-
-
 def prediction_of(row: dict[str, str], ds_config: Any, facts: Any) -> MemoryPrediction:
     """The prediction for a row; tensor parallelism makes each rank's model narrower."""
     tensor = int(row["tensor_parallel"])

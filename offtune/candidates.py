@@ -81,10 +81,22 @@ def candidates(
     for point in points(space, partial=partial):
         config = ds_config.build(base or {}, point, predictor.facts, nvme_path)
         key = _identity(point, config)
-        if key in found or ds_config.problems(config, predictor.facts):
-            continue
-        found[key] = Candidate(point=point, ds_config=config, prediction=predictor.predict(config))
+        if key not in found and (one := _candidate(point, config, predictor)) is not None:
+            found[key] = one
     return ranked(found.values(), predictor.bounds)
+
+
+def candidate(
+    point: Point, predictor: Predictor, nvme_path: str | None, base: DsConfig | None = None
+) -> Candidate | None:
+    """What a point means and what is predicted for it; None where DeepSpeed would not take it."""
+    return _candidate(point, ds_config.build(base or {}, point, predictor.facts, nvme_path), predictor)
+
+
+def _candidate(point: Point, config: DsConfig, predictor: Predictor) -> Candidate | None:
+    if ds_config.problems(config, predictor.facts):
+        return None
+    return Candidate(point=point, ds_config=config, prediction=predictor.predict(config))
 
 
 def _identity(point: Point, config: DsConfig) -> tuple[Any, ...]:

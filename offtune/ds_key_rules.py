@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from offtune.ds_keys import (
@@ -37,9 +38,9 @@ def key_problems(ds_config: DsConfig, version_text: str) -> Iterator[str]:
         value = place.get(key, 1)
         if _wanted(1, value) or value < 1:
             yield f"{path}: {value!r} is not a whole number above 0, which DeepSpeed needs there; write one."
-    for path, defaults in STRICT_BLOCKS.items():
+    for path in STRICT_BLOCKS:
         yield from _shape_problems(ds_config, path)
-        known = _known_keys(path, defaults, version)
+        known = _known_keys(path, version)
         for key, value in block(ds_config, path).items():
             yield from _entry_problems(path, key, value, known, version)
 
@@ -57,7 +58,9 @@ def _shape_problems(ds_config: DsConfig, path: str) -> Iterator[str]:
         yield f"{path}: {value!r} is not a block of keys; write one, such as {{}}, or remove it."
 
 
-def _known_keys(path: str, defaults: Mapping[str, Any], version: Version) -> dict[str, Any]:
+@lru_cache(maxsize=64)
+def _known_keys(path: str, version: Version) -> dict[str, Any]:
+    defaults = STRICT_BLOCKS[path]
     known = {key: value for key, value in defaults.items() if version >= ADDED.get(f"{path}.{key}", ())}
     if path == "zero_optimization":
         known |= {alias: defaults[key] for alias, key in ZERO_ALIASES.items()}

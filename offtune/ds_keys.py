@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from offtune.knobs import DEFAULT_SUB_GROUP_NUMEL
@@ -215,5 +214,5 @@ def block(ds_config: DsConfig, path: str) -> dict[str, Any]:
     """The block at a dotted path, empty where there is none."""
     found: Any = ds_config
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) else {}
+        found = found.get(name) if isinstance(found, dict) else None
+    return dict(found) if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from offtune.errors import SpaceError
@@ -106,7 +107,7 @@ def parse_placement(text: str) -> Placement:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Knob:
     """One setting: its domain, its default and the values of earlier knobs under which it exists.
 
@@ -125,7 +126,7 @@ class Knob:
     zero: bool = False
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def values(self) -> tuple[Any, ...]:
         """Every value a point may hold, in order."""
         if self.kind == "choices":
@@ -156,7 +157,7 @@ class Knob:
         """`value` itself where the domain has it, else the closest number, else the first choice."""
         if self.holds(value):
             return value
-        if all(_is_number(known) for known in (value, *self.values)):
+        if all(is_number(known) for known in (value, *self.values)):
             return min(self.values, key=lambda known: abs(known - value))
         return self.values[0]
 
@@ -184,7 +185,8 @@ class Knob:
         return f"[{zero}{format_value(first)}..{format_value(self.values[-1])}]"
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value counts; true and false do not, although Python thinks so."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

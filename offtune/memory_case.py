@@ -6,6 +6,7 @@ Covered: one reading of a ds_config with all sizes worked out. Not covered: whic
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -14,6 +15,7 @@ from offtune.activations import HUGGING_FACE, Stack
 from offtune.ds_keys import block, parse_version
 from offtune.ds_layout import Layout, layout
 from offtune.model_shape import ModelShape, seq_len_of
+from offtune.models import numel_up_to
 from offtune.trial import DsConfig, Facts
 
 Place = Literal["device", "host", "nvme"]
@@ -183,9 +185,9 @@ def per_parameter(
     It comes in two parts, as allocators tell large from small.
     """
     numels = case.facts.parameter_numels
-    limit = LARGE_BYTES / element
-    large = sum(numel for numel in numels if numel >= limit)
-    parts = ((case.numel - large, LARGE_BYTES // 2), (large, LARGE_BYTES))
+    # A parameter that fills a mapping to the byte counts as large.
+    small = numel_up_to(numels, math.ceil(LARGE_BYTES / element) - 1)
+    parts = ((small, LARGE_BYTES // 2), (case.numel - small, LARGE_BYTES))
     return [
         Block(component, place, int(count * element), moments, piece=piece, pinned=pinned)
         for count, piece in parts

@@ -21,6 +21,7 @@ from offtune.memory_case import (
     per_parameter,
 )
 from offtune.memory_zero12 import NORM_BYTES
+from offtune.models import numel_up_to
 
 # _constant_buffered_norm2 in stage3.py takes norms of at most so many elements at a time.
 _NORM_PIECE_NUMEL = 250_000_000
@@ -111,7 +112,7 @@ def _lingering(case: Case) -> int:
 
 def _persistent_numel(case: Case) -> int:
     threshold = int(case.layout.zero["stage3_param_persistence_threshold"])
-    return sum(numel for numel in case.facts.parameter_numels if numel <= threshold)
+    return numel_up_to(case.facts.parameter_numels, threshold)
 
 
 def live_numel(case: Case, persistent: int) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +193,9 @@ def _require_causal(config: dict[str, Any], file: Path) -> None:
         raise UsageError(f"--model: {file} describes {kind} ({model_type}); trials need a causal one.", _WAYS)
 
 
-def partition_numels(numels: Sequence[int], world_size: int) -> tuple[int, ...]:
+# Kept, as everything that ranks thousands of configurations of one model asks for the same few.
+@lru_cache(maxsize=64)
+def partition_numels(numels: tuple[int, ...], world_size: int) -> tuple[int, ...]:
     """Elements of each parameter on one rank under ZeRO-3: padded to a multiple of `world_size`, then split.
 
     Source: Init._aligned_size and _partition_param in deepspeed/runtime/zero/partition_parameters.py, 0.19.8.
@@ -199,7 +203,8 @@ def partition_numels(numels: Sequence[int], world_size: int) -> tuple[int, ...]:
     return tuple(-(-numel // world_size) for numel in numels)
 
 
-def sub_group_numels(numels: Sequence[int], world_size: int, sub_group_size: int) -> tuple[int, ...]:
+@lru_cache(maxsize=1024)
+def sub_group_numels(numels: tuple[int, ...], world_size: int, sub_group_size: int) -> tuple[int, ...]:
     """Elements per rank of each ZeRO-3 sub-group, for parameters in one optimizer group.
 
     A sub-group closes once it holds at least `sub_group_size` elements of the rank's partition. Source:
@@ -213,6 +218,19 @@ def sub_group_numels(numels: Sequence[int], world_size: int, sub_group_size: int
             groups.append(held)
             held = 0
     return tuple([*groups, held] if held else groups)
+
+
+def numel_up_to(numels: tuple[int, ...], limit: float) -> int:
+    """Elements in those parameters that have no more than `limit` each."""
+    sizes, sums = _by_size(numels)
+    return sums[bisect_right(sizes, limit)]
+
+
+@lru_cache(maxsize=64)
+def _by_size(numels: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes in order, and how many elements the first n of them hold."""
+    sizes = tuple(sorted(numels))
+    return sizes, (0, *accumulate(sizes))
 
 
 def resident_groups(ratio: float, n_groups: int) -> int:

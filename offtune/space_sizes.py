@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from offtune.knobs import DEFAULT_SUB_GROUP_NUMEL, Knob
+from offtune.knobs import DEFAULT_SUB_GROUP_NUMEL, Knob, is_number
 from offtune.trial import Facts
 
 Knobs = tuple[Knob, ...]
@@ -69,12 +69,17 @@ def cut_sizes(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
 
 
 def _bounded(knob: Knob, low: int, high: int) -> Knob:
-    """`knob` without sizes that act like another one; of a range wholly outside the nearest size stays."""
-    sizes = [value for value in knob.values if value > 0]
-    first = max((size for size in sizes if size <= max(1, low)), default=sizes[0])
-    last = min((size for size in sizes if size >= high), default=sizes[-1])
-    kept = [size for size in sizes if first <= size <= max(first, last)]
-    return knob.limited_to([*kept, 0] if knob.zero else kept)
+    """`knob` without sizes that act like another one; of a range wholly outside the nearest size stays.
+
+    0 is no small size but none at all; it stays, and so does what is no number.
+    """
+    sizes = [value for value in knob.values if is_number(value) and value > 0]
+    if not sizes:
+        return knob
+    first = max((size for size in sizes if size <= max(1, low)), default=min(sizes))
+    last = min((size for size in sizes if size >= high), default=max(sizes))
+    dropped = [size for size in sizes if not first <= size <= max(first, last)]
+    return knob.limited_to(value for value in knob.values if value not in dropped)
 
 
 def cut_sub_groups(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:

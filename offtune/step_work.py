@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from offtune.ds_layout import FP32_BYTES, Layout, layout
 from offtune.model_shape import Attention, ModelShape, seq_len_of
+from offtune.models import numel_up_to
 from offtune.trial import DsConfig, Facts, Precision
 
 # How the last micro-step's gradients reach the fp32 gradient on the host (runtime/zero/stage3.py).
@@ -199,7 +200,7 @@ class _Moved:
         """Share of elements in parameters above the persistence threshold: the others are never released."""
         threshold = int(self.plan.zero["stage3_param_persistence_threshold"])
         numels = self.plan.facts.parameter_numels
-        return sum(numel for numel in numels if numel > threshold) / sum(numels)
+        return 1 - numel_up_to(numels, threshold) / sum(numels)
 
     def _released_share(self) -> float:
         """Share gathered again for the backward: what is reused soon enough is kept (coordinator, 0.19.8).

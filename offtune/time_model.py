@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from offtune.hardware_profile import HardwareProfile
@@ -27,13 +28,24 @@ _LAUNCH_OVERLAP = 3.4
 _FP32_BYTES, _HALF_BYTES = 4, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimePrediction:
-    """Predicted seconds of one optimizer step. `bound` names what each phase mostly waits for.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a phase, `count` times: lanes run side by side, what is in one lane runs in turn.
 
-    `exposed` is what the step would be shorter by if that resource took no time; the sum says nothing.
-    `alone` are the seconds a resource is busy in each phase; `last_backward_s` is the part of the backward in
-    the last micro-step. `error_share` is what nine of ten steps of this kind stay within, as far as known.
+    `serial` is work for which everything else waits.
+    """
+
+    count: float
+    lanes: tuple[Mapping[Resource, float], ...]
+    serial: Mapping[Resource, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimePrediction:
+    """Predicted seconds of one optimizer step, whose `parts` are the work of each phase on `hardware`.
+
+    `last_backward_s` is the part of the backward in the last micro-step. `error_share` is what nine of ten
+    steps of this kind stay within, as far as known.
     """
 
     forward_s: float
@@ -41,10 +53,31 @@ class TimePrediction:
     update_s: float
     step_s: float
     last_backward_s: float
-    exposed: Mapping[Resource, float]
-    bound: Mapping[Phase, Resource]
-    alone: Mapping[Phase, Mapping[Resource, float]]
     error_share: float
+    parts: Mapping[Phase, tuple[Part, ...]]
+    hardware: HardwareProfile
+
+    # The rest is worked out when somebody asks: a ranking of thousands only wants the seconds.
+    @cached_property
+    def alone(self) -> Mapping[Phase, Mapping[Resource, float]]:
+        """Seconds a resource is busy in each phase."""
+        return {phase: _busy(parts) for phase, parts in self.parts.items()}
+
+    @cached_property
+    def bound(self) -> Mapping[Phase, Resource]:
+        """What each phase mostly waits for."""
+        return {phase: max(busy, key=lambda name: busy[name]) for phase, busy in self.alone.items()}
+
+    @cached_property
+    def exposed(self) -> Mapping[Resource, float]:
+        """Seconds the step would be shorter by if that resource took no time; the sum says nothing."""
+        used = {name for busy in self.alone.values() for name, seconds in busy.items() if seconds}
+        found: dict[Resource, float] = {}
+        for name in sorted(used):
+            without = (_without(parts, name) for parts in self.parts.values())
+            rest = sum(_phase_s(parts, self.hardware) for parts in without)
+            found[name] = max(0.0, self.step_s - rest)
+        return found
 
 
 # Nine of ten published runs are closer than this, on machines with figures of their own (docs/accuracy.md).
@@ -59,18 +92,15 @@ def predict_time(work: StepWork, hardware: HardwareProfile) -> TimePrediction:
     """Phase times of one optimizer step of `work`, all micro-steps included."""
     phases = _phases(work, hardware)
     times = {phase: _phase_s(phases[phase], hardware) for phase in PHASES}
-    total = sum(times.values())
-    alone = {phase: _busy(phases[phase]) for phase in PHASES}
     return TimePrediction(
         forward_s=times["forward"],
         backward_s=times["backward"],
         update_s=times["update"],
-        step_s=total,
+        step_s=sum(times.values()),
         last_backward_s=_phase_s(phases["backward"][1:], hardware),
-        exposed=_exposed(phases, total, hardware),
-        bound={phase: max(alone[phase], key=lambda name: alone[phase][name]) for phase in PHASES},
-        alone=alone,
         error_share=_error_share(work, hardware),
+        parts=phases,
+        hardware=hardware,
     )
 
 
@@ -80,18 +110,6 @@ def _error_share(work: StepWork, hardware: HardwareProfile) -> float:
     if work.cpu_numel and not hardware.is_own("adam_elements_per_s"):
         return _BORROWED_HOST_SHARE
     return _ERROR_SHARE if hardware.is_own("matrix_efficiency") else _BORROWED_MATRIX_SHARE
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of a phase, `count` times: lanes run side by side, what is in one lane runs in turn.
-
-    `serial` is work for which everything else waits.
-    """
-
-    count: float
-    lanes: tuple[Mapping[Resource, float], ...]
-    serial: Mapping[Resource, float]
 
 
 def _phases(work: StepWork, hardware: HardwareProfile) -> dict[Phase, tuple[Part, ...]]:
@@ -242,17 +260,6 @@ def _busy(parts: tuple[Part, ...]) -> dict[Resource, float]:
         for lane in (*part.lanes, part.serial):
             for name, seconds in lane.items():
                 found[name] = found.get(name, 0.0) + part.count * seconds
-    return found
-
-
-def _exposed(
-    phases: Mapping[Phase, tuple[Part, ...]], total: float, hardware: HardwareProfile
-) -> dict[Resource, float]:
-    used = {name for parts in phases.values() for name, busy in _busy(parts).items() if busy}
-    found: dict[Resource, float] = {}
-    for name in sorted(used):
-        without = (_without(parts, name) for parts in phases.values())
-        found[name] = max(0.0, total - sum(_phase_s(parts, hardware) for parts in without))
     return found
 
 

@@ -104,6 +104,15 @@ def test_a_guessed_shape_forbids_nothing(foresee):
     assert search.foresight.hopeless(built) is None
 
 
+def test_points_are_forecast_as_the_search_would_and_none_that_deepspeed_refuses(foresee):
+    search = foresee(budget="1GB")
+    point = SPACE.complete({"placement": "zero3", "micro_batch": 8})
+    wrong = {**point, "micro_batch": 3}
+    good, refused = search.foresight.forecasts([point, wrong])
+    assert good == search.foresight.predict(ds_config.build({}, point, search.facts, None))
+    assert refused is None
+
+
 def test_the_predicted_best_come_right_after_the_baselines_and_once(foresee):
     search = foresee(budget="1GB", trials=15)
     search.run()

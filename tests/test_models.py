@@ -139,14 +139,19 @@ def test_each_failure_of_the_hub_is_named(
 def test_partitions_cover_the_parameters_with_less_than_a_rank_of_padding(
     numels: list[int], world: int
 ) -> None:
-    partitions = models.partition_numels(numels, world)
+    partitions = models.partition_numels(tuple(numels), world)
     assert all(numel <= part * world < numel + world for numel, part in zip(numels, partitions, strict=True))
+
+
+@given(NUMELS, st.floats(0, 40_000))
+def test_parameters_up_to_a_size_hold_so_many_elements(numels: list[int], limit: float) -> None:
+    assert models.numel_up_to(tuple(numels), limit) == sum(n for n in numels if n <= limit)
 
 
 @given(NUMELS, st.integers(1, 8), st.integers(0, 40_000))
 def test_sub_groups_are_those_of_deepspeed(numels: list[int], world: int, size: int) -> None:
-    partitions = list(models.partition_numels(numels, world))
-    assert list(models.sub_group_numels(numels, world, size)) == deepspeed_sub_groups(partitions, size)
+    partitions = list(models.partition_numels(tuple(numels), world))
+    assert list(models.sub_group_numels(tuple(numels), world, size)) == deepspeed_sub_groups(partitions, size)
 
 
 @given(st.integers(1, 3000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

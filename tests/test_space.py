@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,18 @@ def test_the_cpu_accelerator_has_no_pinning_and_no_overlap_at_stage_3() -> None:
     assert "pin_memory" not in names_of(fitted)
     stages = {parse_placement(text).stage for text in knob_of(fitted, "overlap_comm").when["placement"]}
     assert stages == {1, 2}
+
+
+@pytest.mark.parametrize("zero", [0, "none"])
+def test_of_choices_only_sizes_are_cut_to_the_model(tmp_path: Path, zero: object) -> None:
+    path = tmp_path / "own.yaml"
+    knob = f"{{about: 'Trades.', choices: [2^30, {zero}, 2^20, 2^2], default: {zero}}}"
+    path.write_text(f"about: 'Own.'\nknobs:\n  prefetch_bucket_size: {knob}\n")
+    fitted = load_space(str(path)).fit(facts())
+    assert knob_of(fitted, "prefetch_bucket_size").choices == (2**30, zero, 2**20, 2**2)
+    large = load_space(str(path)).fit(facts(parameter_numels=(2**28, 2**28)))
+    assert knob_of(large, "prefetch_bucket_size").choices == (2**30, zero, 2**20)
+    assert knob_of(large, "prefetch_bucket_size").default == zero
 
 
 def test_number_formats_are_searched_only_where_they_exist() -> None:

@@ -6,7 +6,9 @@ look itself (`probe.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from offtune.config import Options, RunConfig, global_batch, with_base
 from offtune.errors import StudyMismatch, UsageError
@@ -38,9 +40,19 @@ def settle(config: RunConfig, options: Options, workload: Workload, hidden_size:
 def refuse_change(config: RunConfig, workload: Workload) -> None:
     """Raise StudyMismatch where a study's command now trains something else than it did."""
     before, now = as_dict(config.workload), as_dict(workload)
-    changes = [f"{key} {before[key]} then, {now[key]} now" for key in before if before[key] != now[key]]
+    changes = list(_changes(before, now))
     if changes:
         raise StudyMismatch(
             f"The command is not what it was: {'; '.join(changes)}.",
             "Start a new study for what it trains now.",
         )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """What differs, one phrase each; of blocks only the keys that do."""
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, new, f"{where}{key}.")
+        elif old != new:
+            yield f"{where}{key} {old} then, {new} now"

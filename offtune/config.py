@@ -20,7 +20,7 @@ from offtune.hardware import Machine
 from offtune.models import Model, default_preset, max_positions, resolve_model
 from offtune.multinode import Nodes, resolve_nodes
 from offtune.scratch import swap_folder
-from offtune.trial import DeviceKind, Precision, Workload
+from offtune.trial import DeviceKind, DsConfig, Precision, Workload
 from offtune.units import parse_seconds
 
 OPTIMIZERS = ("adamw", "adam", "lion", "adagrad")
@@ -99,6 +99,13 @@ class RunConfig:
     base: Base | None = None
     nodes: Nodes | None = None
     loss_check: bool = True
+
+    @property
+    def under_points(self) -> DsConfig:
+        """The ds_config that points are laid over: the person's file and what their script fixes."""
+        own = self.base.ds_config if self.base else {}
+        command = self.workload.command
+        return own if command is None else {**own, **command.settings}
 
 
 def resolve(options: Options, machine: Machine) -> RunConfig:

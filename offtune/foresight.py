@@ -20,7 +20,7 @@ from offtune.predict import Bounds, Prediction, Predictor, judge
 from offtune.records import Run, is_measured
 from offtune.space import Space
 from offtune.time_fit import MeasuredStep, corrected
-from offtune.trial import DsConfig, Facts, MemoryPeaks, Point, Status, TrialResult
+from offtune.trial import DsConfig, Facts, Forecast, MemoryPeaks, Point, Status, TrialResult
 
 QUEUED_LABEL = "predicted"
 QUEUED = 5
@@ -34,16 +34,23 @@ _RECENT = 12
 # A study that is off by more than this has another cause than the model's constants.
 _MOST, _LEAST = 2.0, 0.5
 _TRAINED = frozenset({Status.OK, Status.OVER_BUDGET})
+# What a script holds beside its model is in no model of ours; so much is left to it.
+_SCRIPT_SKIP_SHARE = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
 class Foresight:
-    """Predicts for one study. `plain` is what the models say, `fitted` the same corrected by the study."""
+    """Predicts for one study. `plain` is what the models say, `fitted` the same corrected by the study.
+
+    Of a person's command nobody knows how long its samples are before a trial has trained; from then on it is
+    `ready`, and corrected by that trial. `base` is under every point.
+    """
 
     plain: Predictor
     space: Space
     nvme_path: str | None
     base: DsConfig | None = None
+    least_trials: int = _LEAST_TRIALS
     fitted: Predictor = field(init=False)
     _ratios: dict[int, float] = field(default_factory=dict)
     _steps: dict[int, MeasuredStep] = field(default_factory=dict)
@@ -51,21 +58,29 @@ class Foresight:
     def __post_init__(self) -> None:
         self.fitted = self.plain
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is enough to go by."""
+        return self.plain.facts.workload.seq_len is not None
+
     def predict(self, ds_config: DsConfig) -> Prediction:
-        """The best prediction so far."""
+        """The best prediction so far. Raises UsageError before it is ready."""
         return self.fitted.predict(ds_config)
+
+    def forecast(self, ds_config: DsConfig) -> Forecast | None:
+        """What to keep beside a trial; None before it is ready."""
+        return self.predict(ds_config).forecast if self.ready else None
 
     def hopeless(self, ds_config: DsConfig) -> TrialResult | None:
         """What to tell instead of running: the configuration is over by more than any doubt; else None.
 
         Both the plain and the corrected prediction have to say so, and a guessed model shape says nothing.
         """
-        if not self.plain.shape.exact:
+        if not self.ready or not self.plain.shape.exact:
             return None
         found = self.predict(ds_config)
         used = min(found.used_device_bytes, found.memory.used_device_bytes)
-        on_cpu = self.plain.facts.device == "cpu"
-        share = max(found.memory.error_share, _CPU_SKIP_SHARE if on_cpu else 0.0)
+        share = max(found.memory.error_share, self._least_doubt())
         # The level of the processes is the least certain part of the host's figure.
         host = found.used_host_bytes - found.memory.host.get("processes", 0)
         verdict, reason = judge(used, host, share, self.plain.bounds)
@@ -75,12 +90,17 @@ class Foresight:
         """The best predictions so far, one a point in their order; None where DeepSpeed would not take it.
 
         A thousand and more a second (benchmarks/prediction_speed.py), so that a sampler can rank thousands.
+        All are None before it is ready.
         """
+        if not self.ready:
+            return [None for _ in points]
         found = (candidate(point, self.fitted, self.nvme_path, self.base) for point in points)
         return [one.prediction if one else None for one in found]
 
     def best(self, count: int) -> list[Point]:
-        """The fastest predicted points that may fit, one a placement."""
+        """The fastest predicted points that may fit, one a placement; none before it is ready."""
+        if not self.ready:
+            return []
         found = candidates(self.space, self.fitted, self.nvme_path, base=self.base)
         return [one.point for one in distinct(found, count) if one.prediction.verdict != "over"]
 
@@ -89,16 +109,31 @@ class Foresight:
         for run in runs:
             if run.number not in self._ratios and is_measured(run) and run.status in _TRAINED:
                 self._take(run)
-        if len(self._ratios) < _LEAST_TRIALS:
+        if len(self._ratios) < self.least_trials:
             return
         ratio = min(_MOST, max(_LEAST, median(self._ratios.values())))
         recent = list(self._steps.values())[-_RECENT:]
         self.fitted = replace(self.plain, memory_ratio=ratio, hardware=corrected(self.plain.hardware, recent))
 
+    def _least_doubt(self) -> float:
+        """The share by which a prediction has to be over at the least, whatever its own error."""
+        on_cpu, work = self.plain.facts.device == "cpu", self.plain.facts.workload
+        return _CPU_SKIP_SHARE if on_cpu else _SCRIPT_SKIP_SHARE if work.command else 0.0
+
+    def _saw_length(self, result: TrialResult) -> bool:
+        """Take the tokens of a command's samples from its first trial; False where it counted none."""
+        if not result.tokens_per_s or not result.samples_per_s:
+            return False
+        facts = self.plain.facts
+        length = max(1, round(result.tokens_per_s / result.samples_per_s))
+        facts = replace(facts, workload=replace(facts.workload, seq_len=length))
+        self.plain = self.fitted = replace(self.plain, facts=facts)
+        return True
+
     def _take(self, run: Run) -> None:
         result = run.result
         used = result.memory.used_device_bytes if result else None
-        if result is None or not used:
+        if result is None or not used or not (self.ready or self._saw_length(result)):
             return
         self._ratios[run.number] = used / self.plain.predict(run.ds_config).memory.used_device_bytes
         phases = result.phases
@@ -116,11 +151,11 @@ def foresight_for(
 ) -> Foresight | None:
     """The foresight of a study that has `runs` already; None where it is off or there is nothing to go by.
 
-    A command has no model shape, a family may be unknown, and a card may have no rate for the precision: a
-    search does without.
+    A model may show nothing of its shape, a family may be unknown, and a card may have no rate for the
+    precision: a search does without.
     """
     work = config.workload
-    if not config.predict or work.command is not None or not work.model_config:
+    if not config.predict or not work.model_config:
         return None
     if not hardware.matrix_flops_per_s.get(work.precision):
         return None
@@ -131,8 +166,11 @@ def foresight_for(
     host = None if config.device == "cpu" else config.host_limit_bytes
     bounds = Bounds(device_bytes=config.limit_bytes, host_bytes=host)
     plain = Predictor(facts=facts, shape=shape, hardware=hardware, bounds=bounds)
-    base = config.base.ds_config if config.base else None
-    found = Foresight(plain=plain, space=space, nvme_path=config.nvme_path, base=base)
+    found = Foresight(
+        plain=plain, space=space, nvme_path=config.nvme_path, base=config.under_points,
+        # One trial of a command says more of it than everything before.
+        least_trials=1 if work.command else _LEAST_TRIALS,
+    )  # fmt: skip
     found.learn(runs)
     return found
 

@@ -106,9 +106,9 @@ def look(
 
 def new_runner(config: RunConfig, ready: tuple[str, ...], say: Say) -> TrialRunner:
     """What runs the trials: here, warm but for a command, or on other nodes, once all have answered."""
-    model_type = str(config.workload.model_config.get("model_type", ""))
     if config.workload.command is not None:
-        return TrialRunner(config.device, config.threads_per_rank, ready, model_type, say, warm=False)
+        return TrialRunner(config.device, config.threads_per_rank, ready, "", say, warm=False)
+    model_type = str(config.workload.model_config.get("model_type", ""))
     if config.nodes is None:
         say("Loading torch, DeepSpeed and transformers once; each trial starts from there.")
         return TrialRunner(config.device, config.threads_per_rank, ready, model_type, say)

@@ -16,6 +16,7 @@ from offtune import command_verdict, scratch
 from offtune.command_ranks import CommandRanks
 from offtune.ds_quiet import quiet
 from offtune.errors import OfftuneError
+from offtune.model_guess import GUESSED, described
 from offtune.rank_report import ProbeReport
 from offtune.runner import log_tails, run_ranks
 from offtune.trial import DsConfig, Precision, TrialSpec, Workload, dump, load
@@ -139,8 +140,10 @@ def _found(workload: Workload, reports: Sequence[ProbeReport]) -> Found:
     precision = _precision(theirs, workload.precision)
     kind = next((kind for kind in _OPTIMIZER_KINDS if kind in first.optimizer.lower()), workload.optimizer)
     found = replace(
-        workload, command=command, world_size=first.world_size, precision=precision, optimizer=kind
-    )
+        workload, command=command, world_size=first.world_size, precision=precision, optimizer=kind,
+        model_config=described(first.model_config, first.matrix_shapes),
+        activation_checkpointing=first.activation_checkpointing,
+    )  # fmt: skip
     return Found(
         workload=found,
         parameter_numels=first.parameter_numels,
@@ -179,4 +182,18 @@ def _notes(workload: Workload, report: ProbeReport) -> tuple[str, ...]:
     return (
         f"{workload.model_name} trains {sum(report.parameter_numels) / 1e6:.1f} million parameters in "
         f"{workload.precision} on {ranks}, optimizer: {optimizer}{runtime}.",
+        _shape_note(workload.model_config),
+    )
+
+
+def _shape_note(config: dict[str, Any]) -> str:
+    """What predictions will go by, once a trial has shown how long the samples are."""
+    if not config:
+        return "Nothing is predicted: its model is of no family known here, nor built like a decoder."
+    if config["model_type"] != GUESSED:
+        return f"Its model is a {config['model_type']} one: after the first trial others are predicted."
+    built = f"{config['num_hidden_layers']} layers, {config['hidden_size']} wide"
+    return (
+        f"Its model looks like a decoder of {built}: after the first trial predictions say what to try "
+        "first; being guesses, they refuse nothing."
     )

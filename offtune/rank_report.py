@@ -6,7 +6,7 @@ Covered: the records. Not covered: what they add up to (`verdict.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from offtune.phase_analysis import StepAnalysis
 from offtune.trial import DsConfig, MemoryPeaks, PhaseTimes, Traffic
@@ -58,7 +58,8 @@ class ProbeReport:
     """What `deepspeed.initialize` was about to be given by one rank of a command.
 
     `ds_config` is as it arrived, "auto" replaced where the runtime does that; `optimizer` is a class, "" for
-    none; `by_accelerate` says who called; `hidden_size` is the width of a Hugging Face model.
+    none; `by_accelerate` says who called. `hidden_size` is the width of a Hugging Face model, `model_config`
+    what its configuration says; `matrix_shapes` are those of the trainable parameters.
     """
 
     rank: int
@@ -68,3 +69,6 @@ class ProbeReport:
     optimizer: str = ""
     by_accelerate: bool = False
     hidden_size: int | None = None
+    model_config: dict[str, Any] = field(default_factory=dict)
+    matrix_shapes: tuple[tuple[int, int], ...] = ()
+    activation_checkpointing: bool = False

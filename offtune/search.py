@@ -66,13 +66,6 @@ class Search:
     said: set[str] = field(default_factory=set)
     foresight: Foresight | None = None
 
-    @property
-    def _base(self) -> DsConfig:
-        """The ds_config that points are laid over: the person's file and what their script fixes."""
-        command = self.config.workload.command
-        own = self.config.base.ds_config if self.config.base else {}
-        return own if command is None else {**own, **command.settings}
-
     def run(self) -> str:
         """Go on to the study's target; returns why it ended. Raises Interrupted when the person stops it."""
         while (reason := self._over()) is None:
@@ -117,7 +110,7 @@ class Search:
         """The next point, claimed for this worker; None when it needs no training."""
         self._queue_predicted()
         proposal = self.study.ask()
-        config = ds_config.build(self._base, proposal.point, self.facts, self.config.nvme_path)
+        config = ds_config.build(self.config.under_points, proposal.point, self.facts, self.config.nvme_path)
         fingerprint = ds_config.fingerprint(config, self.facts)
         run = self._run(proposal, config, fingerprint)
         self.fruitless += 1
@@ -136,7 +129,7 @@ class Search:
 
     def _queue_predicted(self) -> None:
         """Once nothing is queued any more, so after the baselines: the points that look best."""
-        if self.foresight is None or self.study.waiting():
+        if self.foresight is None or not self.foresight.ready or self.study.waiting():
             return
         if QUEUED_LABEL in self.store.notes(self.study.name):
             return
@@ -165,7 +158,7 @@ class Search:
         return spec, self.store.add_run(run)
 
     def _train(self, spec: TrialSpec, run: Run) -> None:
-        forecast = self.foresight.predict(run.ds_config).forecast if self.foresight else None
+        forecast = self.foresight.forecast(run.ds_config) if self.foresight else None
         self.watcher.begin(run)
         try:
             result = replace(self.runner(spec), forecast=forecast)
@@ -242,7 +235,7 @@ class Search:
             **{**prepare.spec_fields(self.config, self.ops), "gpus": gpus},
             study=self.study.name,
             number=run.number,
-            ds_config=self._given(ds_config.build(self._base, run.point, self.facts, swap_dir)),
+            ds_config=self._given(ds_config.build(self.config.under_points, run.point, self.facts, swap_dir)),
             trial_dir=str(scratch.make_trial_dir(self.study.name, run.number, shared_dir)),
             swap_dir=swap_dir,
             token=scratch.new_token(),

@@ -62,7 +62,8 @@ class Workload:
 
     `model_config` is a Hugging Face configuration as a dict (with `model_type`); weights are random and
     batches synthetic, always `seq_len` tokens long. With a `command` both are the script's own affair: the
-    first is empty, the second None. `global_batch` is samples per optimizer step over all `world_size` ranks.
+    first is what a look has shown of its model, empty for nothing, the second None. `global_batch` is samples
+    per optimizer step over all `world_size` ranks.
     `optimizer` is one of adamw, adam, lion, adagrad.
     """
 

@@ -8,6 +8,7 @@ from space_samples import facts
 from test_search import make_search  # noqa: F401  (a fixture)
 
 from offtune import ds_config, hardware_profile
+from offtune.command import parse_command
 from offtune.foresight import QUEUED, QUEUED_LABEL, foresight_for
 from offtune.model_shape import shape_of
 from offtune.report.document import document
@@ -20,6 +21,8 @@ from offtune.space import load_space
 from offtune.trial import MemoryPeaks, PhaseTimes, Status, TrialResult, TrialSpec
 
 PROFILE = hardware_profile.load("cpu")
+SEQ_LEN = 128
+COMMAND = parse_command(["python", "train.py", "{ds_config}"], "/", "here")
 SPACE = load_space("ladder").fit(
     facts(device="cpu", nvme_dir=None, ops=frozenset({"cpu_adam", "fused_adam"}))
 )
@@ -29,7 +32,7 @@ SPACE = load_space("ladder").fit(
 def foresee(make_search):  # noqa: F811
     """A search with foresight, on a machine off by `factor` in memory and `slower` in time."""
 
-    def make(factor=1.0, slower=1.0, **options):
+    def make(factor=1.0, slower=1.0, command=False, **options):
         def machine(spec: TrialSpec) -> TrialResult:
             found = plain.predict(spec.ds_config)
             used, time = int(factor * found.memory.used_device_bytes), found.time
@@ -37,6 +40,7 @@ def foresee(make_search):  # noqa: F811
             return TrialResult(
                 status=Status.OK if used <= spec.limit_bytes else Status.OVER_BUDGET,
                 samples_per_s=spec.workload.global_batch / step,
+                tokens_per_s=SEQ_LEN * spec.workload.global_batch / step,
                 step_s=(step, step),
                 phases=PhaseTimes(
                     forward_s=slower * time.forward_s,
@@ -49,9 +53,14 @@ def foresee(make_search):  # noqa: F811
         search = make_search(machine, **options)
         numels = shape_of(search.config.workload.model_config).parameter_numels
         search.facts = replace(search.facts, parameter_numels=numels)
+        if command:
+            own = replace(search.config.workload, seq_len=None, command=COMMAND)
+            search.config = replace(search.config, workload=own)
+            search.facts = replace(search.facts, workload=own)
         search.foresight = foresight_for(search.config, search.facts, SPACE, PROFILE, search.store.runs("s"))
         assert search.foresight is not None
-        plain = search.foresight.plain
+        long = replace(search.facts, workload=replace(search.facts.workload, seq_len=SEQ_LEN))
+        plain = replace(search.foresight.plain, facts=long)
         return search
 
     return make
@@ -150,6 +159,45 @@ def test_a_few_trials_correct_nothing(foresee):
     search = foresee(factor=1.25, budget="2GB", trials=2)
     search.run()
     assert search.foresight.fitted == search.foresight.plain
+
+
+def test_a_command_is_predicted_from_its_first_trial_on_and_corrected_by_it(foresee):
+    search = foresee(factor=1.3, slower=2.0, command=True, budget="1GB", trials=9)
+    point = SPACE.complete({})
+    assert not search.foresight.ready
+    assert search.foresight.best(3) == []
+    assert search.foresight.forecasts([point]) == [None]
+    assert search.foresight.hopeless(ds_config.build({}, point, search.facts, None)) is None
+    search.run()
+    runs = [run for run in search.store.runs("s") if run.ran and run.reuse_of is None]
+    assert runs[0].result.forecast is None
+    assert all(run.result.forecast is not None for run in runs[1:])
+    second = runs[1].result
+    assert second.forecast.used_device_bytes == pytest.approx(second.memory.used_device_bytes, rel=0.01)
+    assert second.forecast.step_s == pytest.approx(second.step_s[0], rel=0.2)
+    assert search.foresight.plain.facts.workload.seq_len == SEQ_LEN
+    assert [run.label for run in runs].count(QUEUED_LABEL) >= 1
+    assert forecasts(runs).trials == len(runs) - 1
+
+
+def test_a_command_is_spared_what_is_far_over_and_a_resume_needs_no_new_first_trial(foresee):
+    search = foresee(command=True, budget="130MB", trials=9)
+    search.run()
+    foretold = [run for run in search.store.runs("s") if not run.ran]
+    assert foretold
+    assert min(run.number for run in foretold) > 5
+    again = foresee(command=True, budget="130MB", trials=9)
+    assert again.foresight.ready
+    assert again.foresight.fitted == search.foresight.fitted
+
+
+def test_a_command_whose_trials_count_no_tokens_is_not_predicted(foresee):
+    search = foresee(command=True, trials=4)
+    run = search.runner
+    search.runner = lambda spec: replace(run(spec), tokens_per_s=None)
+    search.run()
+    assert not search.foresight.ready
+    assert forecasts(search.store.runs("s")) is None
 
 
 def test_the_summary_says_how_good_predictions_were_and_keeps_them_apart(foresee):

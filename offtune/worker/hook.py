@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from offtune.rank_report import Failure, ProbeReport, RankReport
 from offtune.trial import TrialSpec, dump, load
-from offtune.worker import level
+from offtune.worker import level, seen_model
 from offtune.worker.compare import differences, given_config, without_auto
 from offtune.worker.failures import INITIALIZE, first_lines
 from offtune.worker.rank import write
@@ -93,11 +93,14 @@ class Hook:
         found = ProbeReport(
             rank=_rank(),
             world_size=_world_size(),
-            parameter_numels=_numels(model),
+            parameter_numels=seen_model.numels(model),
             ds_config=config,
             optimizer=_class_name(kwargs.get("optimizer", args[2] if len(args) > 2 else None)),
             by_accelerate=caller.startswith("accelerate."),
-            hidden_size=_hidden_size(model),
+            hidden_size=seen_model.hidden_size(model),
+            model_config=seen_model.configuration(model),
+            matrix_shapes=seen_model.matrix_shapes(model),
+            activation_checkpointing=seen_model.checkpoints_activations(model),
         )
         draft = Path(self.spec.trial_dir) / f"probe{found.rank}.tmp"
         draft.write_text(dump(found))
@@ -254,23 +257,6 @@ def _rank() -> int:
 
 def _world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _hidden_size(model: Any) -> int | None:
-    """As the Trainer looks for it (trainer_config_finalize in transformers, 5.24); None for other models."""
-    config = getattr(model, "config", None)
-    for place in (config, getattr(config, "text_config", None)):
-        if isinstance(size := getattr(place, "hidden_size", None), int):
-            return size
-        if sizes := getattr(place, "hidden_sizes", None):
-            return int(max(sizes))
-    return None
-
-
-def _numels(model: Any) -> tuple[int, ...]:
-    """Elements of each trainable parameter, also of one that ZeRO-3 has partitioned already."""
-    parameters = [p for p in model.parameters() if p.requires_grad] if model is not None else []
-    return tuple(int(getattr(p, "ds_numel", p.numel())) for p in parameters)
 
 
 def _class_name(optimizer: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offtune.cli_options import AsJson
+from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage
 from offtune.errors import EXIT_NOTHING_FITS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Model = Annotated[
 ]
 Hardware = Annotated[
     str | None,
-    typer.Option(help="A hardware profile, by name or file; default: the packaged one for this card."),
+    typer.Option(help="A hardware profile, by name or file; default: this machine, as it was calibrated."),
 ]
 Budget = Annotated[
     str | None, typer.Option(help="Device memory a rank may use: 40GB or 40GiB. Default: the card's.")
@@ -65,6 +65,7 @@ def plan(
     price_per_gpu_hour: Price = None,
     export_to: ExportTo = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
     """Predict whether a model fits hardware that need not be here, how, and how fast; nothing is run.
@@ -78,7 +79,7 @@ def plan(
     request = resolve(PlanOptions(
         model=model, hardware=hardware, gpus=gpus, budget=budget, host_budget=host_budget, seq_len=seq_len,
         global_batch=global_batch, precision=precision, activation_checkpointing=activation_checkpointing,
-        nvme=nvme, nvme_path=nvme_path,
+        nvme=nvme, nvme_path=nvme_path, storage=storage,
     ))  # fmt: skip
     found = make_plan(request, count, price_per_gpu_hour)
     _show(found, request, as_json)

@@ -137,11 +137,12 @@ class Foresight:
             return
         self._ratios[run.number] = used / self.plain.predict(run.ds_config).memory.used_device_bytes
         phases = result.phases
-        if phases and phases.forward_s and phases.backward_s and phases.update_s:
+        backward_s = _backward_s(result)
+        if phases and phases.forward_s and backward_s and phases.update_s:
             self._steps[run.number] = MeasuredStep(
                 work=self.plain.work(run.ds_config),
                 forward_s=phases.forward_s,
-                backward_s=phases.backward_s,
+                backward_s=backward_s,
                 update_s=phases.update_s,
             )
 
@@ -173,6 +174,14 @@ def foresight_for(
     )  # fmt: skip
     found.learn(runs)
     return found
+
+
+def _backward_s(result: TrialResult) -> float | None:
+    """The backward of a step; of a script with `loss.backward()`, which nobody sees, what is left of it."""
+    phases = result.phases
+    if phases is None or phases.backward_s or not (phases.forward_s and phases.update_s and result.step_s):
+        return phases.backward_s if phases else None
+    return max(0.0, median(result.step_s) - phases.forward_s - phases.update_s)
 
 
 def _unrun(found: Prediction, reason: str) -> TrialResult:

@@ -10,16 +10,18 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
-from offtune import hardware, hardware_profile
+from offtune import hardware_profile
+from offtune.calibrated_machine import profile_from
 from offtune.errors import UsageError
 from offtune.hardware_profile import HardwareProfile
-from offtune.machine_profile import profile_for
 from offtune.model_shape import ModelShape, shape_of
 from offtune.models import Model, max_positions, resolve_model
 from offtune.predict import Bounds
 from offtune.trial import Precision
 from offtune.units import format_bytes, parse_bytes
 
+# --hardware for the machine at hand, as when the option is left out.
+THIS = "this"
 # What DeepSpeed's own documentation calls the folder, for a machine whose folders nobody named.
 NVME_PLACEHOLDER = "/local_nvme"
 # As a search does it: nine tenths of the node's memory are for training; 32 samples a rank and step.
@@ -32,7 +34,7 @@ _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)\s*\Z", re.IGNOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What the person typed, unread; None is "not given"."""
+    """What the person typed, unread; None is "not given". `storage` is where calibrations are looked for."""
 
     model: str
     hardware: str | None = None
@@ -45,6 +47,7 @@ class PlanOptions:
     activation_checkpointing: bool = False
     nvme: bool = False
     nvme_path: str | None = None
+    storage: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +73,8 @@ class Request:
 
 def resolve(options: PlanOptions) -> Request:
     """Read and check every option. Raises UsageError naming the option."""
-    profile = _hardware(options.hardware)
     gpus = _positive(options.gpus, "--gpus")
+    profile = _hardware(options, gpus)
     model = resolve_model(options.model)
     return Request(
         model=model,
@@ -88,11 +91,10 @@ def resolve(options: PlanOptions) -> Request:
     )
 
 
-def _hardware(name: str | None) -> HardwareProfile:
-    if name is not None:
-        return hardware_profile.load(name)
-    machine = hardware.detect()
-    return profile_for("cuda" if hardware.cuda_gpus(machine) else "cpu", machine)
+def _hardware(options: PlanOptions, gpus: int) -> HardwareProfile:
+    if options.hardware not in (None, THIS):
+        return hardware_profile.load(options.hardware)
+    return profile_from(options.storage, gpus)
 
 
 def _budget(text: str | None, profile: HardwareProfile) -> int:

@@ -191,7 +191,9 @@ def _shape_note(config: dict[str, Any]) -> str:
     if not config:
         return "Nothing is predicted: its model is of no family known here, nor built like a decoder."
     if config["model_type"] != GUESSED:
-        return f"Its model is a {config['model_type']} one: after the first trial others are predicted."
+        return (
+            f"Its model is of the {config['model_type']} family: after a first trial, others are predicted."
+        )
     built = f"{config['num_hidden_layers']} layers, {config['hidden_size']} wide"
     return (
         f"Its model looks like a decoder of {built}: after the first trial predictions say what to try "

@@ -16,14 +16,13 @@ from typing import Any, Protocol
 
 from offtune import hardware, host, loss_check, prepare
 from offtune.base_check import check_base, fit_to_base
-from offtune.calibrated_profile import profile
+from offtune.calibrated_machine import profile_here
 from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
 from offtune.devices import visible_gpus
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
 from offtune.foresight import foresight_for
 from offtune.hardware_profile import HardwareProfile
-from offtune.machine_profile import profile_for
 from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.summary import Summary, summarise
@@ -164,8 +163,7 @@ def _run(
 
 def _profile(store: Store, config: RunConfig) -> HardwareProfile:
     """The profile predictions start from: of this machine where it was calibrated, else the packaged one."""
-    calibration = store.calibration(config.machine)
-    return profile(calibration) if calibration else profile_for(config.device, hardware.detect())
+    return profile_here(store, config.device, hardware.detect(), config.gpus)
 
 
 def _beside_others(crew: Crew) -> list[str]:

@@ -16,6 +16,7 @@ from offtune.calibration import SECTIONS, Calibration, Figure
 from offtune.cli import app
 from offtune.errors import OfftuneError, UsageError
 from offtune.ops import OpState
+from offtune.plan_request import PlanOptions, resolve
 from offtune.report.calibrate_page import calibrate_document, calibrate_page
 from offtune.store import Store
 
@@ -175,6 +176,23 @@ def test_a_calibration_comes_back_from_the_database_by_its_machine(tmp_path):
         store.add_calibration(first.fingerprint, second)
         assert store.calibration(first.fingerprint) == second
         assert store.calibration(other) is None
+
+
+def test_a_plan_without_hardware_takes_what_was_calibrated_here(measure, tmp_path, monkeypatch):
+    monkeypatch.setattr("offtune.hardware.cuda_gpus", lambda machine: ())
+    storage, found = str(tmp_path / "s.db"), measure("whole")
+    asked = PlanOptions(model="llama-5m", storage=storage)
+    before = resolve(asked)
+    assert before.hardware.host_copy_bytes_per_s == hardware_profile.load("cpu").host_copy_bytes_per_s
+    assert "not measured here" in before.hardware.about
+    with Store.open(storage, write=True) as store:
+        store.add_calibration(found.fingerprint, found)
+    for named in (None, "this"):
+        here = resolve(dataclasses.replace(asked, hardware=named)).hardware
+        assert here.host_copy_bytes_per_s == 5e9
+        assert here.name == "this machine"
+        assert here.about.startswith("measured by offtune calibrate")
+    assert resolve(dataclasses.replace(asked, hardware="l4")).hardware.name == "l4"
 
 
 def test_the_page_shows_spread_and_reasons_and_the_document_is_strict_json(measure):

@@ -191,6 +191,20 @@ def test_a_command_is_spared_what_is_far_over_and_a_resume_needs_no_new_first_tr
     assert again.foresight.fitted == search.foresight.fitted
 
 
+def test_a_backward_that_nobody_saw_is_what_is_left_of_the_step(foresee):
+    search = foresee(slower=2.0, command=True, budget="1GB", trials=3)
+    run = search.runner
+
+    def unseen(spec):
+        result = run(spec)
+        return replace(result, phases=replace(result.phases, backward_s=None))
+
+    search.runner = unseen
+    search.run()
+    last = search.store.runs("s")[-1].result
+    assert last.forecast.step_s == pytest.approx(last.step_s[0], rel=0.2)
+
+
 def test_a_command_whose_trials_count_no_tokens_is_not_predicted(foresee):
     search = foresee(command=True, trials=4)
     run = search.runner

@@ -231,6 +231,7 @@ def _request_entry(request: Request) -> dict[str, Any]:
         "model": request.model.name,
         "n_params": request.shape.n_params,
         "hardware": request.hardware.name,
+        "hardware_about": request.hardware.about,
         "gpus": request.gpus,
         "budget_bytes": request.budget_bytes,
         "host_budget_bytes": request.host_budget_bytes,

@@ -57,4 +57,7 @@ def _is_plain(value: Any) -> bool:
 
 def checkpoints_activations(model: Any) -> bool:
     """Whether a Hugging Face model recomputes its layers; of other models nobody can tell."""
-    return getattr(model, "is_gradient_checkpointing", False) is True
+    # transformers 5 renames it, and warns of the old name.
+    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
+    known = next((name for name in names if hasattr(type(model), name)), None)
+    return known is not None and getattr(model, known) is True

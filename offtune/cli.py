@@ -6,6 +6,7 @@ stdout is data, stderr is talk. Exit codes: 0 done, 1 failed, 2 usage, 3 nothing
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -321,17 +322,19 @@ def list_studies(storage: Storage = DEFAULT_STORAGE, as_json: AsJson = False) ->
 
     Example: offtune list --storage studies.db
     """
-    from offtune.report.document import list_document
-    from offtune.report.study_page import list_page
-    from offtune.report.summary import summarise
+    from offtune.report.overview import overviews
     from offtune.store import Store
 
     with Store.open(storage, write=False) as store:
-        summaries = [summarise(record, store.runs(record.name)) for record in store.studies()]
-    if as_json:
-        _print_json(list_document(summaries))
+        studies = overviews(store)
+    if as_json:  # each way loads only what it needs, since loading is most of the time
+        from offtune.report.document import list_document
+
+        _print_json(list_document(studies))
     else:
-        _print_page(list_page(summaries))
+        from offtune.report.study_page import list_page
+
+        _print_page(list_page(studies))
 
 
 @app.command()
@@ -346,24 +349,43 @@ def show(
 
     Example: offtune show study-1 --trial 7
     """
-    from offtune.report.document import document, trial_document
+    if trial is not None:
+        _show_trial(storage, study, trial, as_json)
+        return
     from offtune.report.insight_page import insight_blocks, insight_document
-    from offtune.report.study_page import study_page
     from offtune.report.study_report import read_report
+
+    with _uncollected():
+        found = read_report(storage, study)
+    if as_json:
+        from offtune.report.document import document
+
+        _print_json({**document(found.summary), **insight_document(found)})
+    else:
+        from offtune.report.study_page import study_page
+
+        _print_page(study_page(found.summary, insight_blocks(found)))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's garbage collector: ten thousand records hold no cycles, and looking takes a while."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _show_trial(storage: str, study: str | None, trial: int, as_json: bool) -> None:
+    from offtune.report.document import trial_document
     from offtune.report.trial_page import trial_page
     from offtune.store import Store
 
-    if trial is not None:
-        with Store.open(storage, write=False) as store:
-            record = store.study(study)
-            run = store.run(record.name, trial)
-        _print_json(trial_document(run)) if as_json else _print_page(trial_page(record, run))
-        return
-    found = read_report(storage, study)
-    if as_json:
-        _print_json({**document(found.summary), **insight_document(found)})
-    else:
-        _print_page(study_page(found.summary, insight_blocks(found)))
+    with Store.open(storage, write=False) as store:
+        record = store.study(study)
+        run = store.run(record.name, trial)
+    _print_json(trial_document(run)) if as_json else _print_page(trial_page(record, run))
 
 
 @app.command()

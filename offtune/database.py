@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, NullPool, StaticPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from offtune.errors import StoreError, UsageError
@@ -110,6 +110,17 @@ def connect(place: Place, *, write: bool, busy_timeout_s: float) -> Engine:
     if place.path is not None:
         event.listen(engine, "connect", _own_transactions)
         event.listen(engine, "begin", _begin)
+    return engine
+
+
+def copy_in_memory(path: Path, busy_timeout_s: float) -> Engine:
+    """An engine on a copy of the file in memory, which is gone when the engine is disposed of."""
+    target = sqlite3.connect(":memory:", check_same_thread=False)
+    with closing(sqlite_opener(path, write=False, busy_timeout_s=busy_timeout_s)()) as source:
+        source.backup(target)
+    engine = create_engine("sqlite://", creator=lambda: target, poolclass=StaticPool)
+    event.listen(engine, "connect", _own_transactions)
+    event.listen(engine, "begin", _begin)
     return engine
 
 

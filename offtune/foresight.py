@@ -7,8 +7,10 @@ asked for are always run: a prediction decides about the sampler's own proposals
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 
 from offtune.candidates import candidate, candidates, distinct
@@ -52,8 +54,9 @@ class Foresight:
     base: DsConfig | None = None
     least_trials: int = _LEAST_TRIALS
     fitted: Predictor = field(init=False)
-    _ratios: dict[int, float] = field(default_factory=dict)
-    _steps: dict[int, MeasuredStep] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)  # numbers of the runs it has learned from
+    _ratios: list[float] = field(default_factory=list)
+    _steps: deque[MeasuredStep] = field(default_factory=partial(deque, maxlen=_RECENT))
 
     def __post_init__(self) -> None:
         self.fitted = self.plain
@@ -107,13 +110,17 @@ class Foresight:
     def learn(self, runs: Iterable[Run]) -> None:
         """Correct memory by the median ratio of measured to predicted, times by their phases."""
         for run in runs:
-            if run.number not in self._ratios and is_measured(run) and run.status in _TRAINED:
+            if run.number in self.seen or not is_measured(run):
+                continue
+            self.seen.add(run.number)
+            if run.status in _TRAINED:
                 self._take(run)
         if len(self._ratios) < self.least_trials:
             return
-        ratio = min(_MOST, max(_LEAST, median(self._ratios.values())))
-        recent = list(self._steps.values())[-_RECENT:]
-        self.fitted = replace(self.plain, memory_ratio=ratio, hardware=corrected(self.plain.hardware, recent))
+        ratio = min(_MOST, max(_LEAST, median(self._ratios)))
+        self.fitted = replace(
+            self.plain, memory_ratio=ratio, hardware=corrected(self.plain.hardware, list(self._steps))
+        )
 
     def _least_doubt(self) -> float:
         """The share by which a prediction has to be over at the least, whatever its own error."""
@@ -135,16 +142,17 @@ class Foresight:
         used = result.memory.used_device_bytes if result else None
         if result is None or not used or not (self.ready or self._saw_length(result)):
             return
-        self._ratios[run.number] = used / self.plain.predict(run.ds_config).memory.used_device_bytes
+        self._ratios.append(used / self.plain.predict(run.ds_config).memory.used_device_bytes)
         phases = result.phases
         backward_s = _backward_s(result)
         if phases and phases.forward_s and backward_s and phases.update_s:
-            self._steps[run.number] = MeasuredStep(
+            step = MeasuredStep(
                 work=self.plain.work(run.ds_config),
                 forward_s=phases.forward_s,
                 backward_s=backward_s,
                 update_s=phases.update_s,
             )
+            self._steps.append(step)
 
 
 def foresight_for(

@@ -12,7 +12,7 @@ import re
 from sqlalchemy import Connection, Engine, inspect, text
 
 from offtune import schema
-from offtune.database import Place, back_up, immediate, use_wal
+from offtune.database import Place, back_up, copy_in_memory, immediate, use_wal
 from offtune.errors import StoreError, UsageError
 
 _VERSION_TABLE = "offtune_version"
@@ -21,17 +21,27 @@ _OPTUNA_TABLES = frozenset({"studies", "version_info"})
 _OPTUNA_REVISION = re.compile(r"v\d+\.\d+\.\d+\.\w+")
 
 
-def prepare_to_read(engine: Engine, place: Place) -> None:
-    """Check that it is ours and of this version; changes nothing. Raises StoreError, UsageError."""
+def prepare_to_read(engine: Engine, place: Place, busy_timeout_s: float) -> Engine:
+    """Check that it is ours; changes nothing. Returns the engine to read from. Raises StoreError, UsageError.
+
+    A file of an older offtune is read from a copy in memory that is brought up to date there.
+    """
     with engine.connect() as connection:
         version = check(connection, place.text)
     if version == 0:
         raise UsageError(f"There is no study in {place.text} yet.", "Start one with: offtune search")
-    if version < len(schema.MIGRATIONS):
+    if version == len(schema.MIGRATIONS):
+        return engine
+    if place.path is None:
         raise StoreError(
             f"{place.text} was written by an older offtune (schema {version}, now {len(schema.MIGRATIONS)}).",
-            "The next 'offtune resume' brings it up to date and keeps a copy of the old file.",
+            "The next 'offtune resume' brings it up to date.",
         )
+    engine.dispose()
+    copy = copy_in_memory(place.path, busy_timeout_s)
+    with copy.begin() as connection:
+        upgrade(connection)
+    return copy
 
 
 def prepare_to_write(engine: Engine, place: Place) -> None:

@@ -20,7 +20,7 @@ Judge = Callable[["Run", TrialResult], TrialResult]
 Origin = Literal["baseline", "search", "retry"]
 _NAME_LIMIT = 100  # characters; the name is part of file names, percent-encoded up to three times as long
 # A run that went over one budget may fit another; of all other failures no throughput is known.
-_WITH_THROUGHPUT = frozenset({Status.OK, Status.OVER_BUDGET})
+WITH_THROUGHPUT = frozenset({Status.OK, Status.OVER_BUDGET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +111,12 @@ def fits(memory: MemoryPeaks, limits: Limits) -> bool:
 
 def best_run(runs: Iterable[Run], limits: Limits) -> Run | None:
     """The fastest measured run within `limits` (not only the study's own); the earlier one of equals."""
-    ranked = [(speed, -run.number, run) for run in runs if (speed := _speed_within(run, limits)) is not None]
+    ranked = [(speed, -run.number, run) for run in runs if (speed := speed_within(run, limits)) is not None]
     return max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
 
 
-def _speed_within(run: Run, limits: Limits) -> float | None:
+def speed_within(run: Run, limits: Limits) -> float | None:
     """Samples per second of a measured run that fits; None for any other."""
-    if run.result is None or not is_measured(run) or run.status not in _WITH_THROUGHPUT:
+    if run.result is None or not is_measured(run) or run.status not in WITH_THROUGHPUT:
         return None
     return run.result.samples_per_s if fits(run.result.memory, limits) else None

@@ -24,6 +24,7 @@ from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
 from offtune.records import Judge, Run, as_it_is
 from offtune.store import Store
+from offtune.store_standings import unseen
 from offtune.study import Proposal, Repair, Study
 from offtune.trial import DsConfig, Facts, Status, TrialResult, TrialSpec
 
@@ -188,7 +189,7 @@ class Search:
         if self.crew.shared:
             self.study.reconcile(self.crew)  # who waits for this very result has it now
         if self.foresight is not None:
-            self.foresight.learn(self.store.runs(self.study.name))
+            self.foresight.learn(unseen(self.store, self.study.name, self.foresight.seen))
         return True
 
     def _show(self, run: Run) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from offtune.errors import EXIT_NOTHING_FITS, OfftuneError, UsageError
 from offtune.records import Limits, Run, StudyRecord, is_measured
 from offtune.report.miss import study_limits
-from offtune.report.summary import summarise
+from offtune.report.study_report import read_summary
 from offtune.store import Store
 from offtune.trial import Status
 from offtune.units import format_bytes, parse_bytes
@@ -26,13 +26,12 @@ def choose(storage: str, study: str | None, trial: int | None, budget: str | Non
         raise UsageError("--trial and --budget both choose a trial.", "Give one of them.")
     with Store.open(storage, write=False) as store:
         record = store.study(study)
-        runs = store.runs(record.name)
         if trial is not None:
             return record, _usable(store.run(record.name, trial), record)
-    limits = study_limits(record)
-    if budget is not None:
-        limits = Limits(device_bytes=parse_bytes(budget, "--budget"), host_bytes=limits.host_bytes)
-    summary = summarise(record, runs, limits)
+        limits = study_limits(record)
+        if budget is not None:
+            limits = Limits(device_bytes=parse_bytes(budget, "--budget"), host_bytes=limits.host_bytes)
+        summary = read_summary(store, record, limits)
     if summary.best is None:
         raise NothingFits(
             f"No trial of study '{record.name}' fits {format_bytes(limits.device_bytes)}.",

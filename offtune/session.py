@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Protocol
 
 from offtune import hardware, host, loss_check, prepare
@@ -25,11 +26,13 @@ from offtune.foresight import foresight_for
 from offtune.hardware_profile import HardwareProfile
 from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
-from offtune.report.summary import Summary, summarise
+from offtune.report.study_report import keep_effects, read_summary
+from offtune.report.summary import Summary
 from offtune.sampling import make_sampler
 from offtune.search import Search, Watcher
 from offtune.space import Space, load_space
 from offtune.store import Store, new_study_name
+from offtune.store_standings import briefs, labelled, unseen
 from offtune.study import Study
 from offtune.trial import as_dict, load
 from offtune.units import format_bytes
@@ -80,7 +83,7 @@ def usual_trial_s(storage: str, config: RunConfig) -> float | None:
     try:
         with Store.open(storage, write=False) as store:
             records = [record for record in store.studies() if (record.model, record.device) == alike]
-            runs = [run for record in records for run in store.runs(record.name) if is_measured(run)]
+            runs = [run for record in records for run in briefs(store, record.name) if is_measured(run)]
     except OfftuneError:
         return None  # no database yet, or none that can be read: a search will say so itself
     seconds = [run.result.seconds for run in runs if run.result is not None]
@@ -137,9 +140,11 @@ def _run(
     progress: Progress,
 ) -> Summary:  # fmt: skip
     limits = study_limits(record)
-    judge = loss_check.make_judge(store.runs, config.workload.precision, _loss_mode(config, ready.space))
+    judge = loss_check.make_judge(
+        partial(labelled, store), config.workload.precision, _loss_mode(config, ready.space)
+    )
     foresight = foresight_for(
-        config, ready.facts, ready.space, _profile(store, config), store.runs(record.name)
+        config, ready.facts, ready.space, _profile(store, config), unseen(store, record.name, set())
     )
     with crew.turn():
         study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
@@ -158,7 +163,9 @@ def _run(
     ended = search.run()
     with crew.turn():
         store.note(record.name, "ended", ended)
-    return summarise(record, store.runs(record.name))
+        summary = read_summary(store, record)
+        keep_effects(store, summary)
+    return summary
 
 
 def _profile(store: Store, config: RunConfig) -> HardwareProfile:

@@ -4,7 +4,7 @@ A run is known by its study and its number, which is also Optuna's trial number.
 the trial starts, `finish_run` when it ended; what is finished is never changed again. Each call is one
 transaction; a power cut can take the last ones away, never a part of one. One process writes a study, or
 several in turn (`lock`); any number read it. Not covered: sampling (`study.py`), which run is best
-(`records.py`).
+(`records.py`), all runs at once (`store_standings.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, select
 
 from offtune import database, migrate, rows, schema
 from offtune.calibration import Calibration
@@ -27,7 +27,7 @@ from offtune.crew import Alone, Crew, ServerCrew
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
-from offtune.store_queries import insert_figures, is_measured, is_run, is_under_way
+from offtune.store_queries import count_measured, insert_figures, is_measured, is_run, is_under_way
 from offtune.timeline import Timeline
 from offtune.trial import TrialResult, dump
 from offtune.trouble import retrying, trouble
@@ -57,7 +57,7 @@ class Store:
         engine = database.connect(place, write=write, busy_timeout_s=busy_timeout_s)
         store = cls(engine, place, write=write, busy_timeout_s=busy_timeout_s)
         with ExitStack() as on_error:
-            on_error.callback(engine.dispose)
+            on_error.callback(lambda: store._engine.dispose())
             store._prepare()
             on_error.pop_all()
         return store
@@ -65,7 +65,7 @@ class Store:
     def _prepare(self) -> None:
         with trouble(self.location):
             if not self._write:
-                migrate.prepare_to_read(self._engine, self._place)
+                self._engine = migrate.prepare_to_read(self._engine, self._place, self._busy_timeout_s)
                 return
             with self.lock_tables():
                 migrate.prepare_to_write(self._engine, self._place)
@@ -118,7 +118,7 @@ class Store:
         """All studies, the newest first."""
         columns = schema.studies.c
         query = select(schema.studies).order_by(columns.created_at.desc(), columns.name.desc())
-        return [rows.study_from(row) for row in self._rows(query)]
+        return [rows.study_from(row) for row in self.read(query)]
 
     def study(self, name: str | None = None) -> StudyRecord:
         """The study of that name, or the newest. Raises UsageError with the nearest names."""
@@ -165,7 +165,7 @@ class Store:
     def notes(self, study: str) -> dict[str, Any]:
         """All values kept with the study."""
         query = select(schema.notes).where(schema.notes.c.study == study)
-        return {row["key"]: json.loads(row["value"]) for row in self._rows(query)}
+        return {row["key"]: json.loads(row["value"]) for row in self.read(query)}
 
     def add_run(self, run: Run) -> Run:
         """Write a run about to start or, with a result, one that needs no trial; returns it as written."""
@@ -176,7 +176,7 @@ class Store:
 
         def insert(connection: Connection) -> None:
             connection.execute(schema.runs.insert().values(rows.run_row(run)))
-            insert_figures(connection, run.study, run.number, run.result)
+            insert_figures(connection, run, run.result)
 
         self._change(insert)
         return run
@@ -189,19 +189,17 @@ class Store:
 
         def update(connection: Connection) -> None:
             columns = schema.runs.c
-            before = connection.execute(
-                select(columns.result).where(*is_run(study, number))
-            ).scalar_one_or_none()
-            if before == dump(result):
+            found = connection.execute(select(schema.runs).where(*is_run(study, number))).first()
+            if found is not None and found.result == dump(result):
                 return
             ended = schema.runs.update().where(*is_run(study, number), columns.status.is_(None))
             values = {"status": str(result.status), "result": dump(result), "finished_at": utc_now()}
-            if connection.execute(ended.values(values)).rowcount != 1:
+            if found is None or connection.execute(ended.values(values)).rowcount != 1:
                 raise StoreError(
                     f"Trial {number} of study '{study}' is not running: it cannot end.",
                     f"See: offtune show {study}",
                 )
-            insert_figures(connection, study, number, result)
+            insert_figures(connection, rows.run_from(found._asdict()), result)
 
         self._change(update)
 
@@ -214,20 +212,20 @@ class Store:
         """What was sampled of a run, by rank; empty where nothing was."""
         series = schema.series
         return rows.timelines_from(
-            self._rows(select(series).where(series.c.study == study, series.c.number == number))
+            self.read(select(series).where(series.c.study == study, series.c.number == number))
         )
 
     def runs(self, study: str) -> list[Run]:
         """All runs of the study by number."""
-        return self._runs(schema.runs.c.study == study)
+        return self.runs_where(schema.runs.c.study == study)
 
     def running(self, study: str) -> list[Run]:
         """The runs that have no end yet, by number."""
-        return self._runs(schema.runs.c.study == study, schema.runs.c.status.is_(None))
+        return self.runs_where(schema.runs.c.study == study, schema.runs.c.status.is_(None))
 
     def under_way(self) -> list[Run]:
         """The trials of all studies that run or whose process died, without those waiting for a twin."""
-        return self._runs(*is_under_way())
+        return self.runs_where(*is_under_way())
 
     def run(self, study: str, number: int) -> Run:
         """One run. Raises UsageError where there is none of that number."""
@@ -240,17 +238,16 @@ class Store:
 
     def find_run(self, study: str, number: int) -> Run | None:
         """One run, or None."""
-        return next(iter(self._runs(*is_run(study, number))), None)
+        return next(iter(self.runs_where(*is_run(study, number))), None)
 
     def find_measured(self, study: str, fingerprint: str) -> Run | None:
         """The first measured run with the same effective ds_config."""
-        found = self._runs(*is_measured(study), schema.runs.c.fingerprint == fingerprint)
+        found = self.runs_where(*is_measured(study), schema.runs.c.fingerprint == fingerprint)
         return found[0] if found else None
 
     def measured_count(self, study: str) -> int:
         """How many runs count against the study's trial target."""
-        query = select(func.count().label("n")).select_from(schema.runs).where(*is_measured(study))
-        return int(self._rows(query)[0]["n"])
+        return int(self.read(count_measured(study))[0]["n"])
 
     def add_calibration(self, fingerprint: Mapping[str, str], calibration: Calibration) -> None:
         """Keep what was measured on a machine, instead of what was measured there before."""
@@ -265,7 +262,7 @@ class Store:
     def calibration(self, fingerprint: Mapping[str, str]) -> Calibration | None:
         """What was last measured on the machine of this fingerprint; None when nothing was."""
         table = schema.calibrations
-        found = self._rows(select(table).where(table.c.machine == rows.machine_key(fingerprint)))
+        found = self.read(select(table).where(table.c.machine == rows.machine_key(fingerprint)))
         return rows.calibration_from(found) if found else None
 
     def _change(self, action: Callable[[Connection], object]) -> None:
@@ -281,10 +278,14 @@ class Store:
 
         retrying(attempt)
 
-    def _rows(self, query: Select[Any]) -> list[dict[str, Any]]:
+    def read(self, query: Select[Any]) -> list[dict[str, Any]]:
+        """The rows a query finds."""
         with trouble(self.location), self._engine.connect() as connection:
-            return [row._asdict() for row in connection.execute(query)]
+            found = connection.execute(query)
+            names = list(found.keys())
+            return [dict(zip(names, row, strict=True)) for row in found]
 
-    def _runs(self, *conditions: ColumnElement[bool]) -> list[Run]:
+    def runs_where(self, *conditions: ColumnElement[bool]) -> list[Run]:
+        """The runs of which all conditions hold, by number."""
         query = select(schema.runs).where(*conditions).order_by(schema.runs.c.number)
-        return [rows.run_from(row) for row in self._rows(query)]
+        return [rows.run_from(row) for row in self.read(query)]

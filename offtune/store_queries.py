@@ -1,13 +1,17 @@
 """Conditions and inserts that several questions to the studies database share.
 
-Covered: which rows are meant. Not covered: transactions (`store.py`).
+Covered: which rows are meant. Not covered: transactions (`store.py`), questions about all runs at once
+(`store_standings.py`).
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from offtune import rows, schema
+from offtune.records import Run
 from offtune.trial import Status, TrialResult
 
 
@@ -28,13 +32,20 @@ def is_measured(study: str) -> tuple[ColumnElement[bool], ...]:
     return (columns.study == study, columns.ran.is_(True), columns.reuse_of.is_(None), ended)
 
 
-def insert_figures(connection: Connection, study: str, number: int, result: TrialResult | None) -> None:
-    """Repeat the figures of a result in the tables for people who read with SQL."""
+def count_measured(study: str) -> Select[Any]:
+    """How many runs are measured, as `n`."""
+    columns = schema.outcomes.c
+    return select(func.count().label("n")).where(columns.study == study, columns.measured.is_(True))
+
+
+def insert_figures(connection: Connection, run: Run, result: TrialResult | None) -> None:
+    """Keep what is asked of all runs at once, and the figures for people who read with SQL."""
     if result is None:
         return
     for table, new in (
-        (schema.measurements, rows.measurement_rows(study, number, result)),
-        (schema.series, rows.series_rows(study, number, result)),
+        (schema.outcomes, [rows.outcome_row(run, result)]),
+        (schema.measurements, rows.measurement_rows(run.study, run.number, result)),
+        (schema.series, rows.series_rows(run.study, run.number, result)),
     ):
         if new:
             connection.execute(table.insert(), new)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from offtune.crew import Alone, Crew
 from offtune.errors import StoreError
 from offtune.lock import refusal
-from offtune.records import Judge, Limits, Origin, Run, as_it_is, best_run, is_measured
+from offtune.records import Judge, Limits, Origin, Run, as_it_is, is_measured
 from offtune.sampling import AS_IS, Draw, Sampling
 from offtune.score import score
 from offtune.store import Store
+from offtune.store_standings import best_of
 from offtune.trial import Point, Status, TrialResult, load
 from offtune.trouble import retrying
 
@@ -130,7 +131,7 @@ class Study:
 
     def best(self, limits: Limits | None = None) -> Run | None:
         """The fastest measured run within the study's limits, or within others."""
-        return best_run(self._store.runs(self.name), limits or self._limits)
+        return best_of(self._store, self.name, limits or self._limits)
 
     def measured_count(self) -> int:
         """How many runs count against the trial target."""

@@ -167,27 +167,32 @@ def test_a_newer_schema_asks_for_a_newer_offtune(tmp_path: Path, write: bool) ->
     assert "pip install --upgrade offtune" in error.hint
 
 
-def m002_for_this_test(connection: Connection) -> None:
+VERSION = len(schema.MIGRATIONS)
+
+
+def one_more_for_this_test(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE runs ADD COLUMN colour TEXT"))
 
 
-def m003_that_fails(connection: Connection) -> None:
+def another_that_fails(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE half (a INTEGER)"))
     raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_an_older_file_is_copied_then_migrated_on_writing_only(
+def test_an_older_file_is_read_as_it_is_and_copied_then_migrated_on_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make(tmp_path / "studies.db")
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, m002_for_this_test])
-    error = refusal(path, write=False)
-    assert "older offtune (schema 1, now 2)" in error.message
-    assert not (tmp_path / "studies.db.bak-v1").exists()
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, one_more_for_this_test])
+    before = path.read_bytes()
+    with Store.open(str(path), write=False) as store:
+        assert store.run("study-1", 0).status is Status.OK
+    assert path.read_bytes() == before
+    assert not (tmp_path / f"studies.db.bak-v{VERSION}").exists()
     with Store.open(str(path), write=True):
         pass
     assert columns(path)[-1] == "colour"
-    assert columns(tmp_path / "studies.db.bak-v1")[-1] == "token"
+    assert columns(tmp_path / f"studies.db.bak-v{VERSION}")[-1] == "token"
 
 
 def test_a_migration_that_fails_changes_nothing_and_can_be_repeated(
@@ -195,14 +200,14 @@ def test_a_migration_that_fails_changes_nothing_and_can_be_repeated(
 ) -> None:
     path = make(tmp_path / "studies.db")
     good = schema.MIGRATIONS
-    monkeypatch.setattr(schema, "MIGRATIONS", [*good, m002_for_this_test, m003_that_fails])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*good, one_more_for_this_test, another_that_fails])
     assert "disk is full" in refusal(path, write=True).message
     assert columns(path)[-1] == "token"
-    monkeypatch.setattr(schema, "MIGRATIONS", [*good, m002_for_this_test])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*good, one_more_for_this_test])
     with Store.open(str(path), write=True) as store:
         assert store.measured_count("study-1") == 1
     assert columns(path)[-1] == "colour"
-    assert (tmp_path / "studies.db.bak-v1.2").exists()  # the second attempt kept the first copy
+    assert (tmp_path / f"studies.db.bak-v{VERSION}.2").exists()  # the second attempt kept the first copy
 
 
 def test_tables_for_queries_and_tables_in_the_file_have_the_same_columns(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from offtune.records import Run, StudyRecord
 from offtune.report.export_page import export_entry, verification_entry
 from offtune.report.forecasts import is_foretold
 from offtune.report.gain import Gain
+from offtune.report.overview import Standing
 from offtune.report.summary import Summary
 from offtune.trial import Status, as_dict
 from offtune.verify import Verification
@@ -48,9 +49,9 @@ def document(summary: Summary) -> dict[str, Any]:
     return _strict_dict(whole)
 
 
-def list_document(summaries: Iterable[Summary]) -> dict[str, Any]:
+def list_document(studies: Iterable[Standing]) -> dict[str, Any]:
     """All studies of a database, one short entry each."""
-    entries = [{**_study_head(one), "best": _list_best(one)} for one in summaries]
+    entries = [{**_study_head(one), "best": _list_best(one)} for one in studies]
     return _strict_dict({"schema": LIST_SCHEMA, "studies": entries})
 
 
@@ -68,8 +69,8 @@ def export_document(
     return _strict_dict({**whole, "verification": verification})
 
 
-def _study_head(summary: Summary) -> dict[str, Any]:
-    study = summary.study
+def _study_head(standing: Standing) -> dict[str, Any]:
+    study = standing.study
     return {
         "study": study.name,
         "created_at": study.created_at,
@@ -77,10 +78,10 @@ def _study_head(summary: Summary) -> dict[str, Any]:
         "device": study.device,
         "budget_bytes": study.budget_bytes,
         "target_trials": study.target_trials,
-        "measured": summary.measured,
-        "reused": summary.reused,
-        "running": summary.running,
-        "counts": summary.counts,
+        "measured": standing.measured,
+        "reused": standing.reused,
+        "running": standing.running,
+        "counts": standing.counts,
     }
 
 
@@ -111,8 +112,8 @@ def _best_entry(study: StudyRecord, run: Run) -> dict[str, Any]:
     }
 
 
-def _list_best(summary: Summary) -> dict[str, Any] | None:
-    return {"trial": summary.best.number, **_figures(summary.best)} if summary.best else None
+def _list_best(standing: Standing) -> dict[str, Any] | None:
+    return {"trial": standing.best.number, **_figures(standing.best)} if standing.best else None
 
 
 def _trial_entry(run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from statistics import median
 
 from offtune.records import Run, is_measured
 from offtune.report.page import Block, Line
+from offtune.report.words import numbers_text
 
 _REASONS_SHOWN = 3
 
@@ -82,10 +83,9 @@ def unrun_blocks(runs: Sequence[Run]) -> list[Block]:
     """Trials told infeasible by a prediction, with their reasons."""
     if not runs:
         return []
-    numbers = ", ".join(str(run.number) for run in runs)
     reasons = list(dict.fromkeys(run.result.reason for run in runs if run.result))
     return [
-        Line(text=f"predicted over budget, not run ({len(runs)}): trial {numbers}", tone="warn"),
+        Line(text=f"predicted over budget, not run ({len(runs)}): trial {numbers_text(runs)}", tone="warn"),
         *(Line(text=reason, tone="dim", indent=2) for reason in reasons[:_REASONS_SHOWN]),
     ]
 

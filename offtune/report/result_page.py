@@ -14,7 +14,7 @@ from offtune.report.forecasts import forecast_lines, is_foretold, unrun_blocks
 from offtune.report.gain import Gain
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
 from offtune.report.summary import Summary
-from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, rate_text, share_text
+from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, numbers_text, rate_text, share_text
 from offtune.trial import Status
 from offtune.units import format_bytes, format_rate
 
@@ -152,11 +152,10 @@ def failures_blocks(summary: Summary) -> list[Block]:
 
 def _failure(status: Status, runs: Sequence[Run], study: str) -> list[Block]:
     words = STATUS_WORDS[status]
-    numbers = ", ".join(str(run.number) for run in runs)
     remedy = words.remedy.format(study=study, trial=runs[0].number)
     reasons = list(dict.fromkeys(run.result.reason for run in runs if run.result and run.result.reason))
     return [
-        Line(text=f"{words.title} ({len(runs)}): trial {numbers}", tone="warn"),
+        Line(text=f"{words.title} ({len(runs)}): trial {numbers_text(runs)}", tone="warn"),
         Line(text=f"{words.meaning} {remedy}", indent=2),
         *(Line(text=_first_line(reason), tone="dim", indent=2) for reason in reasons[:REASONS_SHOWN]),
     ]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.forecasts import forecast_lines
+from offtune.report.overview import Standing
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
 from offtune.report.result_page import (
     baselines_blocks,
@@ -23,6 +24,7 @@ from offtune.report.words import CPU_CAVEATS, budget_text, rate_text, share_text
 from offtune.units import format_bytes, format_rate
 
 RANKING_ROWS = 15  # a screen; `--json` has all of them
+FRONT_ROWS = 15  # evenly chosen, first and last included
 
 
 def study_page(summary: Summary, insight: Sequence[Block] = ()) -> Page:
@@ -41,9 +43,9 @@ def study_page(summary: Summary, insight: Sequence[Block] = ()) -> Page:
     return (*blocks, *insight, *failures_blocks(summary), *_next_commands(summary))
 
 
-def list_page(summaries: Sequence[Summary]) -> Page:
+def list_page(studies: Sequence[Standing]) -> Page:
     """All studies of a database, the newest last."""
-    if not summaries:
+    if not studies:
         return (Line(text="No study here yet. Start one:"), Command(text="offtune search --budget 40GB"))
     columns = (
         Column(title="study"),
@@ -54,7 +56,7 @@ def list_page(summaries: Sequence[Summary]) -> Page:
         Column(title="trials", right=True),
         Column(title="best", right=True),
     )
-    return (Table(columns=columns, rows=tuple(_list_row(one) for one in summaries)),)
+    return (Table(columns=columns, rows=tuple(_list_row(one) for one in studies)),)
 
 
 def _study_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
@@ -117,9 +119,16 @@ def _front(summary: Summary) -> list[Block]:
             str(run.number),
             f"offtune export {summary.study.name} --trial {run.number}",
         )
-        for run in summary.front
+        for run in _spread(summary.front, FRONT_ROWS)
     )
     return [Heading(text="What more memory buys"), Table(columns=columns, rows=rows)]
+
+
+def _spread(runs: Sequence[Run], most: int) -> Sequence[Run]:
+    """At most so many of the runs, evenly chosen, the first and the last included."""
+    if len(runs) <= most:
+        return runs
+    return [runs[round(index * (len(runs) - 1) / (most - 1))] for index in range(most)]
 
 
 def _next_commands(summary: Summary) -> list[Block]:
@@ -132,8 +141,8 @@ def _next_commands(summary: Summary) -> list[Block]:
     return [Heading(text="Next"), *blocks] if blocks else []
 
 
-def _list_row(summary: Summary) -> tuple[str, ...]:
-    study, best = summary.study, summary.best
+def _list_row(standing: Standing) -> tuple[str, ...]:
+    study, best = standing.study, standing.best
     target = f"/{study.target_trials}" if study.target_trials else ""
     return (
         study.name,
@@ -141,6 +150,6 @@ def _list_row(summary: Summary) -> tuple[str, ...]:
         study.model,
         study.device,
         format_bytes(study.budget_bytes),
-        f"{summary.measured}{target}",
+        f"{standing.measured}{target}",
         format_rate(best.result.samples_per_s if best and best.result else None, "/s"),
     )

@@ -6,18 +6,21 @@ matter. Not covered: how it looks (`report.study_sections`, `report.html`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offtune.bounds import Peaks, StepBound, bound, peaks_of
 from offtune.effects import KnobEffect, knob_effects
-from offtune.records import Run
+from offtune.records import Limits, Run, StudyRecord
 from offtune.report.difference import KeyChange, key_changes
 from offtune.report.summary import Summary, summarise
 from offtune.store import Store
+from offtune.store_standings import briefs
 from offtune.timeline import Timeline
+from offtune.trial import as_dict
 
 # A person's own ds_config among the baselines: what the winner is compared with first.
 OWN_FILE_LABEL = "your file"
+_EFFECTS = "knob_effects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +52,46 @@ def read_report(storage: str, name: str | None) -> StudyReport:
     """The report of the study of that name, or of the newest. Raises what `Store` raises."""
     with Store.open(storage, write=False) as store:
         record = store.study(name)
-        summary = summarise(record, store.runs(record.name))
+        summary = read_summary(store, record)
         sides = tuple(_side(store, summary, title, run) for title, run in _looked_into(summary))
-    return study_report(summary, sides)
+        effects = _kept_effects(store, summary)
+    return study_report(summary, sides, effects)
 
 
-def study_report(summary: Summary, sides: tuple[Side, ...]) -> StudyReport:
-    """The report from what was read."""
+def keep_effects(store: Store, summary: Summary) -> None:
+    """Note which knobs matter, so that showing the study need not load Optuna."""
+    effects = [as_dict(effect) for effect in knob_effects(summary.ranking)]
+    store.note(summary.study.name, _EFFECTS, {"measured": summary.measured, "effects": effects})
+
+
+def _kept_effects(store: Store, summary: Summary) -> tuple[KnobEffect, ...] | None:
+    """What was noted, unless trials have been added since."""
+    kept = store.notes(summary.study.name).get(_EFFECTS)
+    if kept is None or kept["measured"] != summary.measured:
+        return None
+    return tuple(KnobEffect(**effect) for effect in kept["effects"])
+
+
+def read_summary(store: Store, record: StudyRecord, limits: Limits | None = None) -> Summary:
+    """The summary of a study: winner and nearest miss whole, all other runs in brief (`rows.brief`)."""
+    summary = summarise(record, briefs(store, record.name), limits)
+    if (miss := summary.nearest_miss) is not None:
+        miss = replace(miss, run=store.run(record.name, miss.run.number))
+    ranking = summary.ranking
+    if ranking:
+        ranking = (store.run(record.name, ranking[0].number), *ranking[1:])
+    return replace(summary, ranking=ranking, nearest_miss=miss)
+
+
+def study_report(
+    summary: Summary, sides: tuple[Side, ...], effects: tuple[KnobEffect, ...] | None = None
+) -> StudyReport:
+    """The report from what was read; `effects` are worked out where they are not given."""
     configs = [side.run.ds_config for side in sides]
     return StudyReport(
         summary=summary,
         sides=sides,
-        effects=knob_effects(summary.ranking),
+        effects=knob_effects(summary.ranking) if effects is None else effects,
         changes=key_changes(configs[1], configs[0]) if len(configs) > 1 else (),
     )
 
@@ -100,4 +131,6 @@ def _looked_into(summary: Summary) -> list[tuple[str, Run]]:
 
 def _side(store: Store, summary: Summary, title: str, run: Run) -> Side:
     number = run.number if run.reuse_of is None else run.reuse_of
-    return make_side(title, run, store.timelines(summary.study.name, number), peaks_of(summary.study))
+    original = store.run(summary.study.name, number)
+    whole = replace(run, ds_config=original.ds_config, result=original.result)
+    return make_side(title, whole, store.timelines(summary.study.name, number), peaks_of(summary.study))

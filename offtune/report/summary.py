@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from offtune.records import Limits, Run, StudyRecord, best_run, is_measured
+from offtune.records import Limits, Run, StudyRecord, is_measured, speed_within
 from offtune.report.forecasts import Forecasts, forecasts
 from offtune.report.gain import Gain, gain
 from offtune.report.miss import NearestMiss, advice, nearest_miss, study_limits
@@ -70,8 +70,8 @@ def summarise(study: StudyRecord, runs: Iterable[Run], limits: Limits | None = N
     limits = limits or study_limits(study)
     complete = _with_results(runs)
     trained = [run for run in complete if is_measured(run)]
-    # Asked run by run, so that the ranking and `best_run` cannot disagree about what fits.
-    fitting = [run for run in trained if best_run((run,), limits)]
+    # The same question as in `best_run`, so that the two cannot disagree about what fits.
+    fitting = [run for run in trained if speed_within(run, limits) is not None]
     ranking = sorted(fitting, key=lambda run: (-_rate(run), run.number))
     return Summary(
         study=study,

@@ -6,12 +6,15 @@ verdict explains in a trial's reason; layout (`report.terminal`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.trial import Point, Status
 from offtune.units import format_bytes, format_rate
+
+NUMBERS_SHOWN = 12  # trials of one kind; `--json` has all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +119,10 @@ def budget_text(budget_bytes: int, limit_bytes: int) -> str:
     budget = f"{format_bytes(budget_bytes)} per rank"
     headroom = "" if limit_bytes == budget_bytes else f", of which {format_bytes(limit_bytes)} may be used"
     return budget + headroom
+
+
+def numbers_text(runs: Sequence[Run]) -> str:
+    """'3, 7, 8': the numbers of the runs; of many the first and how many more there are."""
+    shown = ", ".join(str(run.number) for run in runs[:NUMBERS_SHOWN])
+    rest = len(runs) - NUMBERS_SHOWN
+    return f"{shown} and {rest} more" if rest > 0 else shown

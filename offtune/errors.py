@@ -48,6 +48,10 @@ class StudyMismatch(UsageError):
     """The study was made for another machine, workload, budget or version."""
 
 
+class NothingTrains(OfftuneError):
+    """Every trial so far has crashed, and always alike; the study is kept."""
+
+
 class Interrupted(OfftuneError):
     """The person (or the system) asked offtune to stop; the study is kept."""
 

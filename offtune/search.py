@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from offtune import ds_config, hardware, prepare, scratch
+from offtune.alike import Alike
 from offtune.config import RunConfig
 from offtune.crew import Alone, Crew
 from offtune.devices import device_names
 from offtune.ds_auto import left_to_runtime
 from offtune.ds_zero import placement_text
-from offtune.errors import Interrupted
+from offtune.errors import Interrupted, NothingTrains
 from offtune.foresight import QUEUED, QUEUED_LABEL, Foresight
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
@@ -66,13 +67,33 @@ class Search:
     fruitless: int = 0
     said: set[str] = field(default_factory=set)
     foresight: Foresight | None = None
+    crashes: Alike = field(default_factory=Alike)
 
     def run(self) -> str:
-        """Go on to the study's target; returns why it ended. Raises Interrupted when the person stops it."""
+        """Go on to the study's target; returns why it ended.
+
+        Raises Interrupted when the person stops it, NothingTrains when that is all it would find out.
+        """
         while (reason := self._over()) is None:
             self._queue_predicted()
             self._next()
+            self._stop_if_all_crash_alike()
         return reason
+
+    def _stop_if_all_crash_alike(self) -> None:
+        if (reason := self.crashes.reason) is None:
+            return
+        runs = self.store.runs(self.study.name)  # before a resume, or by another worker
+        if any(run.result is not None and run.result.samples_per_s is not None for run in runs):
+            self.crashes.trained = True
+            return
+        said = f"Nothing trains: {self.crashes.count} trials crashed alike, whatever their configuration."
+        self.store.note(self.study.name, "ended", said)
+        raise NothingTrains(
+            f"{said} {reason}",
+            f"The log: offtune show {self.study.name} --trial {self.crashes.last}. When it is mended, search "
+            f"anew, or go on: offtune resume {self.study.name}",
+        )
 
     def repair(self) -> None:
         """Put right what a dead process left half done, and remove its scratch."""
@@ -173,7 +194,9 @@ class Search:
             kept = self._keep(run, result)
             scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
             if kept:
-                self._show(replace(run, status=result.status, result=result))
+                run = replace(run, status=result.status, result=result)
+                self.crashes.see(run)
+                self._show(run)
         if self.crew.others():
             self._pause(_YIELD_S)
 

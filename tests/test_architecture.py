@@ -26,7 +26,7 @@ TABLE = """
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*
-    searches: foresight outlook search selection session
+    searches: alike foresight outlook search selection session
     command line: cli* __main__
 """
 _LINES = [line.split(":") for line in TABLE.strip().splitlines()]

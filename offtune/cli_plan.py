@@ -90,15 +90,17 @@ def plan(
 
 
 def _show(found: Plan, request: Request, as_json: bool) -> None:
-    from offtune.plan_ladder import climb
-    from offtune.report.plan_page import plan_document, plan_page
+    from offtune.plan_ladder import climb, faster
+    from offtune.report.plan_document import plan_document
+    from offtune.report.plan_page import plan_page
     from offtune.report.terminal import draw, make_console
 
     ladder = () if found.choices else climb(request, found.nearest)
+    gain = faster(request, found.choices[0] if found.choices else None)
     if as_json:
-        typer.echo(json.dumps(plan_document(found, ladder), indent=2, allow_nan=False))
+        typer.echo(json.dumps(plan_document(found, ladder, gain), indent=2, allow_nan=False))
     else:
-        draw(make_console(), plan_page(found, ladder))
+        draw(make_console(), plan_page(found, ladder, gain))
 
 
 def _write(ds_config: dict[str, Any], nvme_path: str | None, path: Path, force: bool) -> None:

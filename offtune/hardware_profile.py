@@ -110,8 +110,8 @@ def _folder() -> Path:
 
 
 def _find(name_or_path: str, beside: Path) -> Path:
-    packaged = _folder() / f"{name_or_path.lower()}.yaml"
-    if packaged.is_file() and "/" not in name_or_path:
+    packaged = _packaged(name_or_path)
+    if packaged is not None:
         return packaged
     own = beside / Path(name_or_path).expanduser()
     if own.is_file() and own.suffix in _SUFFIXES:
@@ -122,6 +122,19 @@ def _find(name_or_path: str, beside: Path) -> Path:
         f"There is no hardware profile '{name_or_path}', neither by that name nor as a YAML file.",
         f"{guess}Packaged profiles are: {', '.join(names())}. Your own is named by its path.",
     )
+
+
+def _packaged(text: str) -> Path | None:
+    """The packaged file meant by "RTX 4090", "rtx-4090" or "H100": all that begin like that, if it is one."""
+    wanted = _squeezed(text)
+    meant = [name for name in names() if len(wanted) > 1 and _squeezed(name).startswith(wanted)]
+    exact = [name for name in meant if _squeezed(name) == wanted]
+    found = exact or meant
+    return _folder() / f"{found[0]}.yaml" if len(found) == 1 else None
+
+
+def _squeezed(name: str) -> str:
+    return name.lower().translate(str.maketrans("", "", " -_"))
 
 
 def _document(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:

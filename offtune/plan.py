@@ -6,8 +6,9 @@ reading the question (`plan_request`), what would make a model fit that does not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from offtune import installed
 from offtune.candidates import Candidate, candidates, distinct, within
@@ -27,11 +28,15 @@ _GB = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """What a budget buys: the fastest that surely fits it; `beyond_card` where the card has less."""
+    """What a budget buys: the fastest that surely fits it; `beyond_card` where the card has less.
+
+    Without a choice `short` is the memory that is: the host's where the device's would do, else the device's.
+    """
 
     budget_bytes: int
     choice: Candidate | None
     beyond_card: bool
+    short: Literal["device", "host"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +145,20 @@ def _front(found: list[Candidate], request: Request) -> tuple[Front, ...]:
     front = []
     for size in FRONT_BUDGETS_GB:
         budget = size * _GB
-        judged = within(found, Bounds(device_bytes=budget, host_bytes=request.host_budget_bytes))
-        fits = judged and judged[0].prediction.verdict == "fits"
+        bounds = Bounds(device_bytes=budget, host_bytes=request.host_budget_bytes)
+        choice = _fitting(found, bounds)
         beyond = budget > request.hardware.device_memory_bytes
-        front.append(Front(budget_bytes=budget, choice=judged[0] if fits else None, beyond_card=beyond))
+        short: Literal["device", "host"] | None = None
+        if choice is None:
+            short = "host" if _fitting(found, replace(bounds, host_bytes=None)) else "device"
+        front.append(Front(budget_bytes=budget, choice=choice, beyond_card=beyond, short=short))
     return tuple(front)
+
+
+def _fitting(found: list[Candidate], bounds: Bounds) -> Candidate | None:
+    """The fastest that surely fits other bounds."""
+    judged = within(found, bounds)
+    return judged[0] if judged and judged[0].prediction.verdict == "fits" else None
 
 
 def _training(chosen: Candidate, request: Request, tokens: float, price: float | None) -> Training | None:

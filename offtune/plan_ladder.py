@@ -1,4 +1,4 @@
-"""Nothing fits: single changes tried from cheap to dear, until one makes it fit.
+"""What would help: single changes, tried from cheap to dear, until it fits; and one that may gain speed.
 
 Covered: checkpointing, NVMe, shorter sequences, more GPUs, a bigger budget; smaller micro-batches and more
 offload are in every look already. Not covered: combinations of changes.
@@ -19,6 +19,8 @@ from offtune.units import format_bytes
 _SHORTEST = 128
 _MOST_GPUS = 64
 _GB = 10**9
+# Less is within what two predictions of one model and machine may differ by.
+_WORTH = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +55,22 @@ def climb(request: Request, missed: Candidate | None) -> tuple[Rung, ...]:
     return (*tried, *_bigger(request))
 
 
+def faster(request: Request, best: Candidate | None) -> Rung | None:
+    """Activation checkpointing, where what it makes room for gains more than recomputing costs; else None.
+
+    It changes nothing that is learned, but it is the person's to switch on.
+    """
+    if best is None or request.activation_checkpointing:
+        return None
+    rung = _try(*_checkpointed(request))
+    found = rung.candidate
+    gains = found is not None and found.prediction.samples_per_s > _WORTH * best.prediction.samples_per_s
+    return rung if rung.fits and gains else None
+
+
 def _changes(request: Request) -> Iterator[tuple[str, str, Request]]:
     if not request.activation_checkpointing:
-        changed = replace(request, activation_checkpointing=True)
-        yield "activation checkpointing", "--activation-checkpointing", changed
+        yield _checkpointed(request)
     if request.nvme_path is None and request.hardware.nvme_read_bytes_per_s:
         yield "offload to NVMe", "--nvme", replace(request, nvme_path=NVME_PLACEHOLDER)
     seq_len = request.seq_len // 2
@@ -67,6 +81,11 @@ def _changes(request: Request) -> Iterator[tuple[str, str, Request]]:
     while gpus <= _MOST_GPUS and request.global_batch % gpus == 0:
         yield f"{gpus} GPUs", f"--gpus {gpus}", replace(request, gpus=gpus)
         gpus *= 2
+
+
+def _checkpointed(request: Request) -> tuple[str, str, Request]:
+    changed = replace(request, activation_checkpointing=True)
+    return "activation checkpointing", "--activation-checkpointing", changed
 
 
 def _try(change: str, option: str, request: Request) -> Rung:

@@ -64,7 +64,7 @@ def test_ones_own_file_may_build_on_a_packaged_one(tmp_path):
 
 def test_an_unknown_name_is_refused_with_the_nearest_ones():
     with pytest.raises(UsageError) as caught:
-        hardware_profile.load("a100-40g")
+        hardware_profile.load("a100-41gb")
     assert "a100-40gb" in caught.value.hint
 
 
@@ -110,3 +110,17 @@ def test_a_circle_of_files_is_refused(tmp_path):
     write(tmp_path, "like: one.yaml\n", "two.yaml")
     with pytest.raises(UsageError, match="like itself"):
         hardware_profile.load(str(tmp_path / "one.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("RTX 4090", "rtx4090"), ("rtx-4090", "rtx4090"), ("h100", "h100-80gb"), ("A100_80GB", "a100-80gb")],
+)
+def test_a_packaged_profile_is_found_however_its_name_is_written(text, name):
+    assert hardware_profile.load(text).name == name
+
+
+def test_a_name_that_could_be_two_is_refused_with_both():
+    with pytest.raises(UsageError) as caught:
+        hardware_profile.load("a100")
+    assert "a100-40gb" in caught.value.hint and "a100-80gb" in caught.value.hint

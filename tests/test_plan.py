@@ -13,9 +13,10 @@ from offtune.errors import UsageError
 from offtune.hardware import Gpu, Machine
 from offtune.machine_profile import profile_for
 from offtune.plan import FRONT_BUDGETS_GB, make_plan
-from offtune.plan_ladder import climb
+from offtune.plan_ladder import climb, faster
 from offtune.plan_request import PlanOptions, parse_count, resolve
-from offtune.report.plan_page import plan_document, plan_page
+from offtune.report.plan_document import plan_document
+from offtune.report.plan_page import plan_page
 
 ASKED = ["plan", "--model", "llama-13b", "--hardware", "a100-40gb", "--gpus", "4", "--budget", "40GB"]
 
@@ -75,6 +76,47 @@ def test_the_ladder_ends_with_a_budget_that_is_enough():
     assert last.option.startswith("--budget ")
     assert make_plan(last.request).verdict == "fits"
     assert resolve(PlanOptions(model="llama-7b", hardware="h100-80gb", budget=last.option.split()[1]))
+
+
+def test_checkpointing_is_offered_where_it_gains_and_only_there():
+    asked = request(model="llama-13b", gpus=4, budget="40GB")
+    plan = make_plan(asked)
+    found = faster(asked, plan.best)
+    assert found.option == "--activation-checkpointing"
+    assert found.candidate.prediction.samples_per_s > 1.1 * plan.best.prediction.samples_per_s
+    assert make_plan(found.request).verdict == "fits"
+    assert "Faster with activation checkpointing" in repr(plan_page(plan, (), found))
+    assert plan_document(plan, (), found)["faster"]["option"] == found.option
+    assert faster(request(activation_checkpointing=True), make_plan(request()).best) is None
+    roomy = request(model="llama-1b", hardware="h200", budget="140GB", global_batch=8)
+    assert faster(roomy, make_plan(roomy).best) is None
+
+
+def test_a_front_without_a_choice_says_which_memory_is_short(tmp_path: Path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+                                  "num_attention_heads": 64, "num_key_value_heads": 8,
+                                  "intermediate_size": 28672, "vocab_size": 32000}))  # fmt: skip
+    asked = request(model=str(config), hardware="h100", gpus=8, budget="80GB", activation_checkpointing=True)
+    plan = make_plan(asked)
+    assert plan.verdict == "over"
+    assert plan.front[-1].short == "host"
+    long = request(model="llama-13b", seq_len=4096, host_budget="4000GB")
+    assert make_plan(long).front[0].short == "device"
+    page = repr(plan_page(plan, ()))
+    assert "host memory is short" in page
+    assert "Nothing fits. Nearest: zero3" in page
+
+
+def test_mixtures_of_experts_are_planned_and_other_kinds_of_model_refused_by_name(tmp_path: Path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "mixtral", "num_hidden_layers": 4, "vocab_size": 32000}))
+    plan = make_plan(request(model=str(config), gpus=2))
+    assert 5e9 < plan.request.shape.n_params < 7e9
+    assert plan.looked_at > 0
+    config.write_text(json.dumps({"model_type": "mamba", "hidden_size": 64, "vocab_size": 100}))
+    with pytest.raises(UsageError, match="'mamba'"):
+        request(model=str(config))
 
 
 @pytest.mark.parametrize(

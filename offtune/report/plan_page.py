@@ -1,17 +1,13 @@
-"""The page and the JSON of a plan: everything on it is predicted, and says how far it may be off.
+"""The page of a plan: everything on it is predicted, and says how far it may be off.
 
-Covered: what `offtune plan` shows. Not covered: planning (`plan`, `plan_ladder`).
+Covered: what `offtune plan` shows. Not covered: its JSON (`plan_document`), planning (`plan`, `plan_ladder`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from offtune.candidates import Candidate
-from offtune.export import portable
 from offtune.knobs import describe
 from offtune.plan import Plan
 from offtune.plan_ladder import Rung
@@ -22,7 +18,6 @@ from offtune.report.words import rate_text
 from offtune.time_model import PHASES, Phase, Resource
 from offtune.units import format_bytes, format_rate, format_seconds
 
-PLAN_SCHEMA = "offtune.prediction/1"
 _DAY_S = 86400
 _PREDICTED = (
     "Everything here is predicted; nothing was run. Errors are what nine of ten predictions stay within."
@@ -39,7 +34,7 @@ _RESOURCES: dict[Resource, str] = {
 }
 
 
-def plan_page(plan: Plan, ladder: Sequence[Rung]) -> Page:
+def plan_page(plan: Plan, ladder: Sequence[Rung], faster: Rung | None = None) -> Page:
     """Whether it fits, how, at what speed; what would help; what other budgets buy."""
     blocks: list[Block] = [
         Heading(
@@ -53,7 +48,7 @@ def plan_page(plan: Plan, ladder: Sequence[Rung]) -> Page:
         blocks += _choice(f"{number}. {_settings(choice)}", choice)
     if plan.close is not None:
         blocks += _choice(f"May fit: {_settings(plan.close)}", plan.close)
-    blocks += _ladder(ladder)
+    blocks += [*_faster(faster), *_ladder(ladder)]
     return (*blocks, *_training(plan), *_front(plan))
 
 
@@ -61,11 +56,11 @@ def _request_facts(request: Request) -> tuple[tuple[str, str], ...]:
     checkpointing = "on" if request.activation_checkpointing else "off"
     nvme = "none" if request.nvme_path is None else request.nvme_path
     return (
-        ("model", f"{request.model.name}, {request.shape.n_params / 1e9:.3g} B parameters"),
+        ("model", f"{request.model.name}, {_count(request.shape.n_params)} parameters"),
         ("hardware", request.hardware.about),
         (
             "budget",
-            f"{format_bytes(request.budget_bytes)} a GPU, {format_bytes(request.host_budget_bytes)} a host",
+            f"{format_bytes(request.budget_bytes)} a rank, {format_bytes(request.host_budget_bytes)} a host",
         ),
         ("a step", f"{request.global_batch} samples of {request.seq_len} tokens, {request.precision}"),
         ("checkpointing", checkpointing),
@@ -73,11 +68,16 @@ def _request_facts(request: Request) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _count(number: int) -> str:
+    return f"{number / 1e9:.3g} B" if number >= 1e9 else f"{number / 1e6:.3g} M"
+
+
 def _settings(choice: Candidate) -> str:
     """What distinguishes one candidate from another; other knobs are at their defaults."""
+    told = ("placement", "micro_batch")
+    text = describe({name: choice.point[name] for name in told if name in choice.point}, {})
     resident = choice.point.get("resident_sixteenths")
-    told = ("placement", "micro_batch", *(("sub_groups", "resident_sixteenths") if resident else ()))
-    return describe({name: choice.point[name] for name in told if name in choice.point}, {})
+    return f"{text}, {resident}/16 of the optimizer on the GPU" if resident else text
 
 
 def _verdict_lines(plan: Plan) -> list[Block]:
@@ -85,8 +85,24 @@ def _verdict_lines(plan: Plan) -> list[Block]:
         return [Line(text=f"It fits, {plan.looked_at} configurations looked at.", tone="good")]
     if plan.close:
         return [Line(text="It may fit: too close to call. Measure it with offtune search.", tone="warn")]
-    missed = f" Nearest: {plan.nearest.prediction.reason}" if plan.nearest else ""
-    return [Line(text=f"Nothing fits.{missed}", tone="bad")]
+    return [Line(text=f"Nothing fits.{_missed(plan)}", tone="bad")]
+
+
+def _missed(plan: Plan) -> str:
+    """What comes nearest, by both memories."""
+    if plan.nearest is None:
+        return ""
+    found, request = plan.nearest.prediction, plan.request
+    device = f"{format_bytes(found.used_device_bytes)} of {format_bytes(request.budget_bytes)} a rank"
+    host = f"{format_bytes(found.used_host_bytes)} of {format_bytes(request.host_budget_bytes)} a host"
+    return f" Nearest: {_settings(plan.nearest)}, with {device} and {host}."
+
+
+def _faster(rung: Rung | None) -> list[Block]:
+    if rung is None or rung.candidate is None:
+        return []
+    text = f"Faster with {rung.change}: {_rates(rung.candidate.prediction)}. {rung.option}"
+    return [Line(text=text, tone="strong")]
 
 
 def _choice(title: str, choice: Candidate) -> list[Block]:
@@ -97,7 +113,7 @@ def _choice(title: str, choice: Candidate) -> list[Block]:
             rows=(
                 ("throughput", f"{_rates(found)}, error {_percent(found.time.error_share)}"),
                 ("step", format_seconds(found.time.step_s)),
-                *(_phase(found, phase) for phase in PHASES),
+                *(_phase(found, phase, _words(found)) for phase in PHASES),
                 (
                     "device",
                     f"{format_bytes(found.used_device_bytes)}, error {_percent(found.memory.error_share)}",
@@ -115,9 +131,14 @@ def _rates(found: Prediction) -> str:
     return f"{format_rate(found.samples_per_s)}, {format_rate(found.tokens_per_s, 'tokens/s')}"
 
 
-def _phase(found: Prediction, phase: Phase) -> tuple[str, str]:
+def _words(found: Prediction) -> dict[Resource, str]:
+    """What resources are called on this device."""
+    return {**_RESOURCES, "compute": "computing"} if found.time.hardware.device == "cpu" else _RESOURCES
+
+
+def _phase(found: Prediction, phase: Phase, words: Mapping[Resource, str]) -> tuple[str, str]:
     bound = found.time.bound[phase]
-    return phase, f"{format_seconds(getattr(found.time, f'{phase}_s'))}, bound by {_RESOURCES[bound]}"
+    return phase, f"{format_seconds(getattr(found.time, f'{phase}_s'))}, bound by {words[bound]}"
 
 
 def _parts(sizes: Mapping[str, int]) -> str:
@@ -189,7 +210,8 @@ def _front(plan: Plan) -> list[Block]:
     for entry in plan.front:
         budget = format_bytes(entry.budget_bytes) + ("*" if entry.beyond_card else "")
         if entry.choice is None:
-            rows.append((budget, "-", "-", "nothing surely fits"))
+            short = ": host memory is short" if entry.short == "host" else ""
+            rows.append((budget, "-", "-", f"nothing surely fits{short}"))
         else:
             found = entry.choice.prediction
             used = format_bytes(found.used_device_bytes)
@@ -198,95 +220,3 @@ def _front(plan: Plan) -> list[Block]:
     if any(entry.beyond_card for entry in plan.front):
         blocks.append(Line(text="* more than this card has", tone="dim", indent=1))
     return blocks
-
-
-def plan_document(plan: Plan, ladder: Sequence[Rung]) -> dict[str, Any]:
-    """The same in base units; null for unknown. `predicted` is true throughout."""
-    request = plan.request
-    front = [
-        {
-            "budget_bytes": entry.budget_bytes,
-            "beyond_card": entry.beyond_card,
-            "choice": _choice_entry(entry.choice, request) if entry.choice else None,
-        }
-        for entry in plan.front
-    ]
-    return {
-        "schema": PLAN_SCHEMA,
-        "predicted": True,
-        "request": _request_entry(request),
-        "verdict": plan.verdict,
-        "looked_at": plan.looked_at,
-        "choices": [_choice_entry(choice, request) for choice in plan.choices],
-        "close": _choice_entry(plan.close, request) if plan.close else None,
-        "nearest": _choice_entry(plan.nearest, request) if plan.nearest else None,
-        "ladder": [_rung_entry(rung) for rung in ladder],
-        "front": front,
-        "training": asdict(plan.training) if plan.training else None,
-    }
-
-
-def _request_entry(request: Request) -> dict[str, Any]:
-    return {
-        "model": request.model.name,
-        "n_params": request.shape.n_params,
-        "hardware": request.hardware.name,
-        "hardware_about": request.hardware.about,
-        "gpus": request.gpus,
-        "budget_bytes": request.budget_bytes,
-        "host_budget_bytes": request.host_budget_bytes,
-        "seq_len": request.seq_len,
-        "global_batch": request.global_batch,
-        "precision": request.precision,
-        "activation_checkpointing": request.activation_checkpointing,
-        "nvme_path": request.nvme_path,
-    }
-
-
-def _choice_entry(choice: Candidate, request: Request) -> dict[str, Any]:
-    found = choice.prediction
-    # NVMe configurations exist only where a folder was named, or stood in for.
-    return {
-        "point": choice.point,
-        "verdict": found.verdict,
-        "reason": found.reason,
-        **prediction_entry(found),
-        "ds_config": portable(choice.ds_config, request.nvme_path),
-    }
-
-
-def prediction_entry(found: Prediction) -> dict[str, Any]:
-    """Predicted figures in base units, memory by component, the bound of each phase."""
-    time, memory = found.time, found.memory
-    return {
-        "samples_per_s": found.samples_per_s,
-        "tokens_per_s": found.tokens_per_s,
-        "step_s": _finite(time.step_s),
-        "phases_s": {phase: _finite(getattr(time, f"{phase}_s")) for phase in PHASES},
-        "bound": dict(time.bound),
-        "step_error_share": time.error_share,
-        "used_device_bytes": found.used_device_bytes,
-        "device_error_share": memory.error_share,
-        "device_bytes": dict(memory.device),
-        "used_host_bytes": found.used_host_bytes,
-        "host_error_share": HOST_ERROR_SHARE,
-        "host_bytes": dict(memory.host),
-        "nvme_bytes": dict(memory.nvme),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _rung_entry(rung: Rung) -> dict[str, Any]:
-    found = rung.candidate.prediction if rung.candidate else None
-    return {
-        "change": rung.change,
-        "option": rung.option,
-        "fits": rung.fits,
-        "used_device_bytes": found.used_device_bytes if found else None,
-        "used_host_bytes": found.used_host_bytes if found else None,
-        "samples_per_s": found.samples_per_s if found and rung.fits else None,
-        "point": rung.candidate.point if rung.candidate else None,
-    }

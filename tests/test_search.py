@@ -72,7 +72,8 @@ def make_search(tmp_path):
                 StudyRecord(name="s", created_at="2026", settings={"limit_bytes": settings.limit_bytes},
                             target_trials=settings.trials, model="m", device="cpu", budget_bytes=10**9)
             )  # fmt: skip
-        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed)
+        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed,
+                      sampler=settings.sampler)  # fmt: skip
         for label, point in space.baselines():
             study.enqueue(point, "baseline", label)
         return Search(
@@ -116,6 +117,14 @@ def test_equal_configurations_are_measured_once_and_reused(make_search):
     reused = [run for run in search.store.runs("s") if run.reuse_of is not None]
     assert reused
     assert all(run.result == search.store.run("s", run.reuse_of).result for run in reused)
+
+
+def test_a_grid_measures_every_point_once_and_ends_by_itself(make_search, monkeypatch):
+    monkeypatch.setattr("offtune.search._FRUITLESS_LIMIT", 3)
+    search = make_search(trials=500, sampler="grid", predict=False)
+    assert "exhausted" in search.run()
+    points = [str(run.point) for run in search.store.runs("s") if run.reuse_of is None]
+    assert len(points) == len(set(points)) > 20
 
 
 def test_an_exhausted_space_ends_the_search_and_says_so(make_search):

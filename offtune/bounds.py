@@ -31,6 +31,8 @@ _PARTS: tuple[tuple[str, Resource], ...] = (
     ("cpu_optimizer", "CPU optimizer"),
     ("collective", "collective"),
     ("wait", "waiting"),
+    ("nvme_read", "NVMe read"),
+    ("nvme_write", "NVMe write"),
 )
 
 KNOBS_SHOWN = 2
@@ -130,7 +132,11 @@ def _bound_phase(
     phase: PhaseFigures, analysis: StepAnalysis, peaks: Peaks, point: Point | None
 ) -> PhaseBound:
     all_uses = [*_busy_uses(phase, analysis), *_rate_uses(phase, peaks), *_part_uses(phase, analysis)]
-    uses = sorted((use for use in all_uses if use.enough), key=lambda use: -use.share)
+    # A resource may be known twice, by its rate and by a part that waits for it: the larger share counts.
+    largest: dict[Resource, Use] = {}
+    for use in sorted((use for use in all_uses if use.enough), key=lambda use: -use.share):
+        largest.setdefault(use.resource, use)
+    uses = list(largest.values())
     missing = _missing(phase, analysis, peaks)
     missing += tuple(
         f"more than {use.samples} samples of {use.resource}" for use in all_uses if not use.enough

@@ -21,7 +21,7 @@ from offtune.units import format_bytes
 
 __all__ = [
     "Gpu", "Machine", "available_host_bytes", "cuda_gpus", "detect", "device_used_bytes", "driver_cuda",
-    "fingerprint", "oom_kills", "pcie_bytes_per_s", "process_used_bytes",
+    "fingerprint", "gpu_busy_share", "oom_kills", "pcie_bytes_per_s", "process_used_bytes",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -140,6 +140,11 @@ def pcie_bytes_per_s(gpu_index: int) -> tuple[float, float] | None:
         return float(received * _PCIE_UNIT_BYTES), float(sent * _PCIE_UNIT_BYTES)
 
     return _ask_gpu(gpu_index, traffic)
+
+
+def gpu_busy_share(gpu_index: int) -> float | None:
+    """Share of the driver's last sampling period (a sixth of a second to one) in which a kernel ran."""
+    return _ask_gpu(gpu_index, lambda nvml, gpu: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100.0)
 
 
 def cuda_build_environment() -> dict[str, str]:

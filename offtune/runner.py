@@ -21,6 +21,7 @@ from offtune import command_verdict, hardware, log_tail, scratch
 from offtune.command_ranks import CommandRanks
 from offtune.launch import ColdRanks, Ranks, ServerGone, WarmServer
 from offtune.rank_report import RankReport
+from offtune.recording import timeline_path
 from offtune.trial import DeviceKind, Status, TrialResult, TrialSpec, dump, load
 from offtune.verdict import Cause, Ending, verdict
 
@@ -143,8 +144,11 @@ def _explained(spec: TrialSpec, result: TrialResult, ending: Ending) -> TrialRes
 
 
 def _forget_earlier_attempt(spec: TrialSpec) -> None:
-    for name in ("rendezvous", _RESULT_FILE, *(f"rank{r}.json" for r in range(spec.workload.world_size))):
-        (Path(spec.trial_dir) / name).unlink(missing_ok=True)
+    folder, ranks = Path(spec.trial_dir), range(spec.workload.world_size)
+    for name in ("rendezvous", _RESULT_FILE, *(f"rank{rank}.json" for rank in ranks)):
+        (folder / name).unlink(missing_ok=True)
+    for rank in ranks:
+        timeline_path(folder, rank).unlink(missing_ok=True)
 
 
 def run_ranks(spec: TrialSpec, launch: Launch, spec_path: Path) -> Ending:

@@ -48,14 +48,6 @@ _RETRY_OF = "retry_of"
 # What Optuna makes of a locked database or a full disk, the real error being behind it (Optuna 5.0.0).
 _WRAPPERS = (StorageInternalError, AssertionError, UnboundLocalError)
 
-
-class _Grid(BruteForceSampler):
-    """Every point once; Optuna's own would end a study that it does not run (Optuna 5.0.0)."""
-
-    def after_trial(self, *_: object, **__: object) -> None:
-        """Nothing: that the space is exhausted is seen by the search."""
-
-
 # From the study's seed and the seed of one draw.
 SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
     "tpe": lambda study_seed, draw_seed: TPESampler(seed=draw_seed),
@@ -70,7 +62,7 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
         warn_independent_sampling=False,
     ),
     # Optuna's own GridSampler knows no conditions.
-    "grid": lambda study_seed, draw_seed: _Grid(seed=draw_seed),
+    "grid": lambda study_seed, draw_seed: BruteForceSampler(seed=draw_seed),
 }
 
 

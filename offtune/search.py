@@ -23,6 +23,7 @@ from offtune.errors import Interrupted, NothingTrains
 from offtune.foresight import QUEUED, QUEUED_LABEL, Foresight
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
+from offtune.recording import read_timelines
 from offtune.records import Judge, Run, as_it_is
 from offtune.store import Store
 from offtune.store_standings import unseen
@@ -209,6 +210,9 @@ class Search:
         # scratch goes last: it holds the result for the case that the database cannot take it.
         self.store.finish_run(self.study.name, run.number, result)
         self.study.tell(run.number, result)
+        if result.status is Status.OK and run.trial_dir is not None:
+            for timeline in read_timelines(run.trial_dir):
+                self.store.add_timeline(self.study.name, run.number, timeline)
         if self.crew.shared:
             self.study.reconcile(self.crew)  # who waits for this very result has it now
         if self.foresight is not None:

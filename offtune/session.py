@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from offtune import hardware, host, loss_check, prepare
 from offtune.base_check import check_base, fit_to_base
+from offtune.bound_peaks import machine_peaks
 from offtune.calibrated_machine import profile_here
 from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
@@ -99,7 +100,7 @@ def start(options: Options, storage: str, name: str | None, progress: Progress) 
         name = _free_name(store, name)
         with store.lock(name) as crew, _ready(config, space, progress, options) as ready:
             ready = replace(ready, notes=(*ready.notes, *check_base(config.base, ready.facts)))
-            record = _record(name, ready.config, ready)
+            record = _record(name, ready.config, ready, _profile(store, ready.config))
             with crew.turn():
                 store.add_study(record)
             return _run(store, crew, record, ready.config, ready, progress)
@@ -211,8 +212,9 @@ def _free_name(store: Store, name: str | None) -> str:
     return name
 
 
-def _record(name: str, config: RunConfig, ready: prepare.Prepared) -> StudyRecord:
+def _record(name: str, config: RunConfig, ready: prepare.Prepared, profile: HardwareProfile) -> StudyRecord:
     extra = {
+        "peaks": as_dict(machine_peaks(profile, config)),
         "versions": prepare.recorded_versions(),
         "space_digest": ready.space.digest(),
         "notes": _notes(config, ready),

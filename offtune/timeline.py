@@ -8,12 +8,14 @@ somebody else's) and what they mean by phase (`phase_analysis.py`). Seconds coun
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
 MAX_POINTS = 2_000  # of a series: a plot shows no more, and a trial stays small enough to keep
+MAX_MARKS = 2_000  # likewise; with many micro-steps or sub-groups one step can have hundreds
 
 # Phases of an optimizer step at the top; what is left of the step between them is "other".
 PHASES = ("forward", "backward", "update")
@@ -37,7 +39,7 @@ RATES = (
     "nvme_write_bytes_per_s",
     "host_memory_bytes_per_s",
 )
-SHARES = ("gpu_busy_share", "cpu_busy_share")  # 0 to 1; of the cores the rank may use
+SHARES = ("gpu_busy_share", "cpu_busy_share")  # 0 to 1; of the cores the rank's computing threads may use
 SERIES_KEYS = (*LEVELS, *RATES, *SHARES)
 
 # A poller that stalls says nothing about the time it missed: a sample stands for at most so many usual gaps.
@@ -69,11 +71,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One figure over time: `values[i]` was read at `times_s[i]`, times going up; a key of `SERIES_KEYS`."""
+    """One figure over time: `values[i]` was read at `times_s[i]`, times going up; a key of `SERIES_KEYS`.
+
+    `counted` values come from a counter that misses nothing, so each stands for all the time since the last.
+    """
 
     key: str
     times_s: tuple[float, ...]
     values: tuple[float, ...]
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if self.key not in SERIES_KEYS:
@@ -92,9 +98,12 @@ class Series:
         return gaps[len(gaps) // 2] if gaps else 0.0
 
     def spans(self) -> list[tuple[float, float]]:
-        """For each sample the time it stands for: since the one before, but not long beyond the usual gap."""
+        """For each sample the time it stands for: since the one before, but not long beyond the usual gap.
+
+        A sample of a counter stands for all of that time.
+        """
         gap_s = self.usual_gap_s
-        longest_s = LONGEST_SPAN_GAPS * gap_s
+        longest_s = math.inf if self.counted else LONGEST_SPAN_GAPS * gap_s
         befores = [self.times_s[0] - gap_s, *self.times_s[:-1]] if self.times_s else []
         return [
             (max(before, now - longest_s), now) for before, now in zip(befores, self.times_s, strict=True)
@@ -126,8 +135,12 @@ class Timeline:
         return sorted((mark for mark in self.marks if mark.name == STEP), key=lambda mark: mark.start_s)
 
     def bounded(self, most: int = MAX_POINTS) -> Timeline:
-        """The same with at most `most` points a series: analyse first, for short peaks of rates go."""
-        return replace(self, series=tuple(thinned(one, most) for one in self.series))
+        """The same with at most `most` points a series: analyse first, for short peaks of rates go.
+
+        Of too many marks the steps in the middle are kept.
+        """
+        series = tuple(thinned(one, most) for one in self.series)
+        return replace(self, series=series, marks=_middle_marks(self.marks, MAX_MARKS))
 
     def between(self, start_s: float, end_s: float) -> Timeline:
         """Samples and marks of a stretch of time, with its start as the new zero."""
@@ -178,6 +191,24 @@ def _mean(series: Series, spans: Sequence[tuple[float, float]], start: int, end:
     return sum(a * b for a, b in zip(lengths, series.values[start:end], strict=True)) / total_s
 
 
+def _middle_marks(marks: tuple[Mark, ...], most: int) -> tuple[Mark, ...]:
+    """The marks of as many steps around the middle one as fit into `most`; of a huge one only phases."""
+    if len(marks) <= most:
+        return marks
+    by_step: dict[int, list[Mark]] = {}
+    for mark in marks:
+        by_step.setdefault(mark.step, []).append(mark)
+    middle = sorted(by_step)[len(by_step) // 2]
+    kept = by_step[middle]
+    if len(kept) > most:
+        kept = [mark for mark in kept if mark.name in (STEP, *PHASES)][:most]
+    for step in sorted(set(by_step) - {middle}, key=lambda step: abs(step - middle)):
+        if len(kept) + len(by_step[step]) > most:
+            break
+        kept = kept + by_step[step]
+    return tuple(sorted(kept, key=lambda mark: (mark.start_s, -mark.end_s)))
+
+
 def rates_of_counter(key: str, times_s: Sequence[float], counts: Sequence[float]) -> Series:
     """A rate from a counter that only grows (bytes read so far): one sample less than readings."""
     pairs = list(zip(times_s, counts, strict=True))
@@ -186,7 +217,7 @@ def rates_of_counter(key: str, times_s: Sequence[float], counts: Sequence[float]
         if now_s > before_s:
             kept_times.append(now_s)
             kept_rates.append(max(0.0, (now - before) / (now_s - before_s)))
-    return Series(key=key, times_s=tuple(kept_times), values=tuple(kept_rates))
+    return Series(key=key, times_s=tuple(kept_times), values=tuple(kept_rates), counted=True)
 
 
 def step_marks(marks: Iterable[Mark]) -> tuple[Mark, ...]:

@@ -105,7 +105,8 @@ class TrialSpec:
     `ops` are the DeepSpeed ops to load before the model is built.
     `trial_dir` is scratch of this trial alone; `swap_dir` likewise for NVMe offload. `token` is part of the
     names DeepSpeed gives its files in /dev/shm, by which they are found and removed. With `probe`, a command
-    runs up to `deepspeed.initialize` only, and each rank leaves a ProbeReport instead of a RankReport.
+    runs up to `deepspeed.initialize` only, and each rank leaves a ProbeReport instead of a RankReport. With
+    `record`, memory, traffic and utilisation are sampled over time.
     """
 
     study: str
@@ -125,6 +126,7 @@ class TrialSpec:
     swap_dir: str | None = None
     token: str = "0"
     probe: bool = False
+    record: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
+from offtune.phase_analysis import combined
 from offtune.rank_report import RankReport
 from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec
 from offtune.units import format_bytes, format_seconds
@@ -141,6 +142,7 @@ def _merge(spec: TrialSpec, reports: list[RankReport], ending: Ending) -> TrialR
         phases=first.phases,
         memory=_memory(reports, ending),
         traffic=first.traffic,
+        analysis=combined([report.analysis for report in reports if report.analysis is not None]),
         skipped_steps=max(report.skipped_steps for report in reports),
         warmup_skipped_steps=max(report.warmup_skipped_steps for report in reports),
         sub_groups=first.sub_groups,

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those above it in this table, and
 # nothing in a circle. Before a colon the room, after it its files (shell patterns); some have two lines.
 TABLE = """
-    words: draft errors phase_analysis rank_report timeline trial units
+    words: draft errors phase_analysis rank_report recording timeline trial units
     machine: calibration check child_lines command devices hardware* host hub installed lock
     machine: machine_profile models scratch toolchain trouble
     shapes: activations decoder* model_*

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from timeline_fakes import make_timeline
 
+from offtune import hardware_profile
 from offtune.bound_knobs import KNOBS_FOR
+from offtune.bound_peaks import machine_peaks
 from offtune.bounds import Peaks, PhaseBound, StepBound, bound
+from offtune.calibrated_machine import NAME
+from offtune.config import Options, resolve
+from offtune.hardware import Machine
 from offtune.knobs import KNOBS
 from offtune.phase_analysis import Figure, PhaseFigures, StepAnalysis, analyse
 from offtune.report.bounds_page import evidence, step_sentences
@@ -131,3 +138,33 @@ def test_every_phase_of_a_recording_gets_an_answer_with_evidence() -> None:
     ]  # fmt: skip
     assert "D2H 48 % (12.0 GB/s of 25.0 GB/s)" in evidence(found.phases[1])
     assert "15.2 CPU cores" in evidence(found.phases[2])
+
+
+def test_a_resource_known_by_its_rate_and_by_a_part_counts_once_with_the_larger_share() -> None:
+    found = only(one_phase("update", parts={"nvme_read": 1.6}, **{**IDLE, "nvme_read_bytes_per_s": 3e9}))
+    reads = [use for use in found.uses if use.resource == "NVMe read"]
+    assert [use.share for use in reads] == [pytest.approx(0.8)]
+    assert found.resource == "NVMe read"
+
+
+@pytest.mark.parametrize(
+    ("device", "calibrated", "known"),
+    [
+        ("cuda", True, {"h2d_bytes_per_s", "d2h_bytes_per_s"}),
+        ("cuda", False, {"h2d_bytes_per_s", "d2h_bytes_per_s"}),
+        ("cpu", True, {"nvme_read_bytes_per_s", "nvme_write_bytes_per_s"}),
+        ("cpu", False, set()),
+    ],
+)
+def test_only_the_machines_own_numbers_are_peaks(device: str, calibrated: bool, known: set[str]) -> None:
+    machine = Machine(cpu_model="p", cores=4, memory_bytes=10**11, gpus=(), driver_version=None,
+                      hostname="h", boot_id="b")  # fmt: skip
+    config = replace(resolve(Options(budget="4GB", device="cpu", gpus=2), machine), device=device)
+    profile = hardware_profile.load("a100-40gb" if device == "cuda" else "cpu")
+    profile = replace(profile, name=NAME) if calibrated else profile
+    peaks = machine_peaks(profile, config)
+    found = {name for name in Peaks.__dataclass_fields__ if getattr(peaks, name) is not None}
+    assert known <= found
+    assert calibrated or found == known
+    if device == "cpu" and calibrated:  # two ranks share what the node has
+        assert peaks.nvme_read_bytes_per_s == profile.nvme_read_bytes_per_s / 2

@@ -12,6 +12,7 @@ from processes import is_running
 
 from offtune.command import parse_command
 from offtune.command_ranks import CommandRanks
+from offtune.recording import read_timelines
 from offtune.runner import run_trial
 from offtune.trial import Status
 
@@ -56,7 +57,7 @@ def trial(make_spec, tmp_path, monkeypatch):
 
 
 def test_whole_steps_are_measured_without_evaluation_saving_and_logging(trial):
-    _, result = trial(
+    spec, result = trial(
         START
         + """
 engine = start()
@@ -79,6 +80,10 @@ for step in train(engine, 100):
     assert result.phases is not None
     assert result.phases.forward_s is not None
     assert result.phases.forward_s >= 0.04
+    assert result.analysis is not None
+    assert result.analysis.step_s == pytest.approx(sum(result.step_s) / 3)
+    (timeline,) = read_timelines(spec.trial_dir)
+    assert len(timeline.steps()) == 3
     assert result.memory.used_device_bytes is not None
     assert result.memory.used_device_bytes < 100 * 2**20
 

@@ -12,6 +12,7 @@ from offtune import scratch
 from offtune.config import Options, resolve
 from offtune.errors import Interrupted, StoreError
 from offtune.hardware import Machine
+from offtune.recording import write_timeline
 from offtune.records import Limits, Run, StudyRecord
 from offtune.report.document import document
 from offtune.report.summary import summarise
@@ -19,6 +20,7 @@ from offtune.search import Search
 from offtune.space import load_space
 from offtune.store import Store
 from offtune.study import Study
+from offtune.timeline import MAX_POINTS, Mark, Series, Timeline
 from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec, dump
 
 MACHINE = Machine(
@@ -72,8 +74,7 @@ def make_search(tmp_path):
                 StudyRecord(name="s", created_at="2026", settings={"limit_bytes": settings.limit_bytes},
                             target_trials=settings.trials, model="m", device="cpu", budget_bytes=10**9)
             )  # fmt: skip
-        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed,
-                      sampler=settings.sampler)  # fmt: skip
+        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed)
         for label, point in space.baselines():
             study.enqueue(point, "baseline", label)
         return Search(
@@ -117,14 +118,6 @@ def test_equal_configurations_are_measured_once_and_reused(make_search):
     reused = [run for run in search.store.runs("s") if run.reuse_of is not None]
     assert reused
     assert all(run.result == search.store.run("s", run.reuse_of).result for run in reused)
-
-
-def test_a_grid_measures_every_point_once_and_ends_by_itself(make_search, monkeypatch):
-    monkeypatch.setattr("offtune.search._FRUITLESS_LIMIT", 3)
-    search = make_search(trials=500, sampler="grid", predict=False)
-    assert "exhausted" in search.run()
-    points = [str(run.point) for run in search.store.runs("s") if run.reuse_of is None]
-    assert len(points) == len(set(points)) > 20
 
 
 def test_an_exhausted_space_ends_the_search_and_says_so(make_search):
@@ -227,3 +220,22 @@ def test_a_study_name_cannot_leave_the_scratch_folder():
     folder = scratch.make_trial_dir("../../etc", 1)
     assert scratch.study_root("../../etc").parent == scratch.study_root("s").parent
     scratch.remove_trial(str(folder), None, "0")
+
+
+def test_what_ranks_recorded_is_kept_bounded_with_trials_that_are_ok(make_search):
+    times = tuple(float(k) for k in range(MAX_POINTS + 500))
+    series = Series(key="host_resident_bytes", times_s=times, values=times)
+    mark = Mark(name="step", step=0, start_s=0.0, end_s=1.0)
+
+    def record(spec: TrialSpec) -> TrialResult:
+        for rank in (1, 0):
+            write_timeline(spec.trial_dir, Timeline(rank=rank, series=(series,), marks=(mark,)))
+        status = Status.OK if spec.number == 0 else Status.CRASHED
+        return TrialResult(status=status, samples_per_s=1.0, step_s=(1.0,), start="warm")
+
+    search = make_search(record, trials=2)
+    search.run()
+    kept = search.store.timelines("s", 0)
+    assert [timeline.rank for timeline in kept] == [0, 1]
+    assert all(len(timeline.series[0].values) == MAX_POINTS for timeline in kept)
+    assert search.store.timelines("s", 1) == []

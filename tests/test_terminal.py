@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from report_fakes import GB, make_run, make_study, rich_study
 from rich.console import Console
 
 from offtune.config import RunConfig
+from offtune.phase_analysis import Figure, PhaseFigures, StepAnalysis
 from offtune.records import Limits
 from offtune.report.page import Facts, Page
 from offtune.report.result_page import result_page
@@ -211,6 +212,21 @@ def test_a_trial_shows_every_figure_and_why_one_is_missing() -> None:
     assert "851 ms (median of 5" in text
     assert "PCIe H2D - (no PCIe counter on this device)" in text
     assert '"reduce_bucket_size": 4194304' in text
+
+
+def test_a_recorded_trial_shows_the_parts_of_its_phases_the_longest_first() -> None:
+    parts = (
+        PhaseFigures(name="update.flush", seconds=0.1, share=0.1),
+        PhaseFigures(name="update.cpu_optimizer", seconds=0.2, share=0.2),
+    )
+    memory = {"allocated_bytes": Figure(mean=1e9, peak=2e9, samples=5)}
+    update = PhaseFigures(name="update", seconds=0.4, share=0.4, figures=memory)
+    analysis = StepAnalysis(steps=3, step_s=1.0, phases=(update,), parts=parts)
+    run = make_run(5)
+    assert run.result is not None
+    text = joined(drawn(trial_page(CUDA, replace(run, result=replace(run.result, analysis=analysis)))))
+    assert "allocated, peak 2.00 GB" in text
+    assert text.index("update: cpu optimizer 200 ms 20 %") < text.index("update: flush 100 ms 10 %")
 
 
 def test_a_failed_trial_shows_its_reason_exit_code_and_log() -> None:

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timeline_fakes import make_timeline
 
-from offtune.timeline import LEVELS, RATES, Mark, Series, Timeline, rates_of_counter, step_marks, thinned
+from offtune.timeline import (
+    LEVELS,
+    MAX_MARKS,
+    RATES,
+    Mark,
+    Series,
+    Timeline,
+    rates_of_counter,
+    step_marks,
+    thinned,
+)
 from offtune.trial import dump, load
 
 
@@ -37,6 +47,29 @@ def test_a_sample_stands_for_the_time_since_the_one_before_but_not_for_a_stall()
     assert spans[0] == pytest.approx((0.9, 1.0))
     assert spans[1] == pytest.approx((1.0, 1.1))
     assert spans[3] == pytest.approx((9.0 - 5 * 0.1, 9.0))
+
+
+def test_a_counter_misses_nothing_so_its_sample_stands_for_the_whole_stall() -> None:
+    rate = rates_of_counter(RATES[0], [0.9, 1.0, 1.1, 1.2, 9.0], [0, 1, 2, 3, 400])
+    assert rate.spans()[-1] == pytest.approx((1.2, 9.0))
+    assert load(Series, dump(rate)) == rate
+
+
+def test_of_too_many_marks_whole_steps_around_the_middle_are_kept() -> None:
+    marks = make_timeline(steps=1001, interval_s=0.5).marks
+    kept = Timeline(marks=marks).bounded().marks
+    steps = sorted({mark.step for mark in kept})
+    assert MAX_MARKS - 4 < len(kept) <= MAX_MARKS
+    assert steps == list(range(steps[0], steps[0] + len(kept) // 4))
+    assert 500 in steps
+    assert sorted(kept, key=lambda mark: mark.start_s) == list(kept)
+
+
+def test_of_a_huge_step_the_parts_go_first() -> None:
+    parts = [Mark(name="update.flush", step=0, start_s=1.0, end_s=1.0)] * MAX_MARKS
+    whole = Mark(name="step", step=0, start_s=0.0, end_s=2.0)
+    update = Mark(name="update", step=0, start_s=1.0, end_s=2.0)
+    assert Timeline(marks=(whole, update, *parts)).bounded().marks == (whole, update)
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=300), st.integers(1, 40))

@@ -12,6 +12,7 @@ from conftest import workload
 
 from offtune import ds_config, ops, scratch
 from offtune.launch import ColdRanks
+from offtune.recording import read_timelines
 from offtune.runner import TrialRunner, run_trial
 from offtune.trial import Facts, Status, TrialResult
 from offtune.worker.memory import private_resident_bytes
@@ -107,6 +108,47 @@ def test_nvme_placements_train_write_to_disk_and_leave_no_swap_file(runner, make
         if "opt=nvme" in placement:
             # At least 12 bytes a parameter and step: master, momentum, variance (5.3 M parameters).
             assert result.traffic.nvme_write_bytes > 3 * 12 * 4_000_000
+            assert_recorded_nvme(result)
+
+
+def assert_recorded_nvme(result: TrialResult) -> None:
+    """Bytes by phase sum to what the kernel counted, and the update waited for both directions."""
+    analysis = result.analysis
+    assert analysis is not None
+    for key, counted in (
+        ("nvme_read_bytes_per_s", result.traffic.nvme_read_bytes),
+        ("nvme_write_bytes_per_s", result.traffic.nvme_write_bytes),
+    ):
+        moved = sum(phase.moved_bytes(key) for phase in analysis.phases)
+        assert analysis.steps * moved == pytest.approx(counted, rel=0.1), key
+    assert analysis.find("update.nvme_read") is not None
+    assert analysis.find("update.nvme_write") is not None
+
+
+def test_every_trial_carries_what_each_phase_did_and_leaves_its_timeline(runner, make_trial):
+    spec = make_trial("zero3 opt=cpu")
+    result = runner(spec)
+    assert_trained(result)
+    analysis = result.analysis
+    assert analysis is not None and analysis.steps == 3
+    assert [phase.name for phase in analysis.phases] == ["forward", "backward", "update", "other"]
+    assert analysis.step_s == pytest.approx(sum(result.step_s) / 3, rel=1e-6)
+    assert sum(phase.seconds for phase in analysis.phases) == pytest.approx(analysis.step_s, rel=0.03)
+    assert {part.name for part in analysis.parts} >= {"update.cpu_optimizer", "update.copy_back"}
+    for phase in analysis.phases[:3]:
+        assert phase.peak("device_used_bytes") <= result.memory.used_device_bytes
+        assert phase.mean("cpu_busy_share") > 0
+    (timeline,) = read_timelines(spec.trial_dir)
+    assert {mark.micro_step for mark in timeline.marks if mark.name == "backward"} == {0, 1}
+    assert "no link" in timeline.reasons["h2d_bytes_per_s"]
+
+
+def test_without_recording_there_is_no_analysis_and_nothing_else_is_missing(runner, make_trial):
+    spec = make_trial("zero2", record=False)
+    result = runner(spec)
+    assert_trained(result)
+    assert result.analysis is None
+    assert read_timelines(spec.trial_dir) == ()
 
 
 @pytest.mark.parametrize("placement", ["zero2 opt=cpu", "zero3 opt=cpu param=cpu"])
@@ -114,6 +156,8 @@ def test_two_ranks_train_as_one_trial(runner, make_trial, placement):
     result = runner(make_trial(placement, world_size=2))
     assert_trained(result)
     assert result.exit_codes == (0, 0)
+    assert result.analysis is not None and result.analysis.devices == 2
+    assert "backward.collective" in {part.name for part in result.analysis.parts}
 
 
 def test_warm_and_cold_trials_tell_the_same(runner, make_trial):

@@ -20,8 +20,8 @@ from offtune.timeline import Mark, Timeline
 from offtune.units import format_bytes
 
 NO_CURVE = (
-    "There is no curve over time: these trials recorded phase times and peaks, not samples. "
-    "offtune profile DS_CONFIG measures one run closely."
+    "There is no curve over time: these trials kept no samples. Trials of this version record them unless "
+    "they failed; measure again for a curve."
 )
 _BASELINES_SHOWN = 6
 

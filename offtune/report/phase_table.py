@@ -1,4 +1,4 @@
-"""Every phase of a step in figures, as a table.
+"""Every phase of a step in figures, as a table, and the parts that were seen inside.
 
 Covered: time, memory, rates, bytes moved, utilisation of a StepAnalysis. Not covered: working them out
 (`phase_analysis`) and what they mean (`report.bounds_page`).
@@ -20,6 +20,22 @@ def phase_table(analysis: StepAnalysis) -> Table:
     return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
 
 
+def parts_table(analysis: StepAnalysis) -> Table:
+    """The parts that were seen inside phases, the longest first; without rows where there are none."""
+    columns = (Column(title=""), Column(title="time", right=True), Column(title="of the step", right=True))
+    parts = sorted(analysis.parts, key=lambda part: -part.seconds)
+    rows = tuple(
+        (_part_name(part.name), format_seconds(part.seconds), _percent(part.share)) for part in parts
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _part_name(name: str) -> str:
+    """'update: cpu optimizer'."""
+    phase, _, part = name.partition(".")
+    return f"{phase}: {part.replace('_', ' ')}"
+
+
 def rate_per_s(bytes_per_s: float | None) -> str:
     """'5.81 GB/s'; '-' for unknown."""
     return "-" if bytes_per_s is None else f"{format_bytes(bytes_per_s)}/s"
@@ -37,6 +53,10 @@ def _peak_rate(key: str) -> Callable[[PhaseFigures], str]:
     return lambda phase: rate_per_s(phase.peak(key))
 
 
+def _peak_bytes(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: format_bytes(phase.peak(key))
+
+
 def _moved(key: str) -> Callable[[PhaseFigures], str]:
     return lambda phase: format_bytes(phase.moved_bytes(key))
 
@@ -46,6 +66,16 @@ _PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
     ("of the step", lambda phase: _percent(phase.share)),
     ("memory, peak", lambda phase: format_bytes(phase.peak("device_used_bytes"))),
     ("memory, mean", lambda phase: format_bytes(phase.mean("device_used_bytes"))),
+    *(
+        (f"{name}, peak", _peak_bytes(key))
+        for name, key in (
+            ("allocated", "allocated_bytes"),
+            ("reserved", "reserved_bytes"),
+            ("host memory", "host_resident_bytes"),
+            ("pinned", "pinned_bytes"),
+            ("NVMe footprint", "nvme_footprint_bytes"),
+        )
+    ),
     *(
         (f"{name}, {what}", make(key))
         for name, key in (

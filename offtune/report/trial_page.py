@@ -17,7 +17,7 @@ from offtune.report.forecasts import is_foretold
 from offtune.report.gain import relative_spread
 from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
-from offtune.report.phase_table import phase_table
+from offtune.report.phase_table import parts_table, phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
 from offtune.trial import Forecast, LossCheck, PhaseTimes, Status, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
@@ -106,6 +106,7 @@ def _by_phase(study: StudyRecord, run: Run, analysis: StepAnalysis | None) -> li
     return [
         Heading(text="By phase"),
         phase_table(analysis),
+        *([parts_table(analysis)] if analysis.parts else []),
         *(Line(text=text, tone="dim") for text in reason_sentences(analysis.reasons)),
         Heading(text="What bounds it"),
         *bounds_blocks(bound(analysis, peaks_of(study), run.point)),

@@ -1,7 +1,7 @@
 """Peak memory of one rank, sampled while it trains and made exact where the kernel keeps a peak.
 
 Covered: resident memory (CPU accelerator and host side), device memory as the driver reports it (CUDA), and
-PCIe rates. Not covered: memory by phase over time. What cannot be measured is None.
+PCIe rates. Not covered: memory by phase over time (`recorder.py`). What cannot be measured is None.
 """
 
 from __future__ import annotations
@@ -16,17 +16,53 @@ from offtune import hardware
 from offtune.trial import DeviceKind, MemoryPeaks, Traffic
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PROC_BYTES = 8192  # more than any of the files read here holds
 # 10 ms costs under 0.5 % of one core here; a step of the smallest model takes ten times that.
 _RESIDENT_INTERVAL_S = 0.01
 # NVML averages PCIe counters over 20 ms itself and one query blocks that long.
 _DRIVER_INTERVAL_S = 0.05
 
 
-def private_resident_bytes() -> int:
+class ProcFile:
+    """One of this process's own files in /proc, kept open: reading again costs a tenth of opening again.
+
+    Make it after a fork; a copy in a forked child goes on telling of the parent. Raises OSError.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._descriptor = os.open(f"/proc/self/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> bytes:
+        """What it says now."""
+        return os.pread(self._descriptor, _PROC_BYTES, 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class ResidentReader:
     """Resident memory without file pages: the pages of shared libraries come and go at the kernel's will."""
-    _, resident, file_backed = Path("/proc/self/statm").read_text().split()[:3]
-    # statm counts shared memory as file-backed; DeepSpeed's /dev/shm buffers are real memory of ours.
-    return (int(resident) - int(file_backed)) * _PAGE_BYTES + _status_bytes("RssShmem")
+
+    def __init__(self) -> None:
+        self._statm, self._status = ProcFile("statm"), ProcFile("status")
+
+    def read(self) -> int:
+        """Bytes now. statm counts shared memory as file-backed; DeepSpeed's /dev/shm buffers are ours."""
+        _, resident, file_backed = self._statm.read().split()[:3]
+        shared_kib = int(self._status.read().partition(b"RssShmem:")[2].split(None, 1)[0])
+        return (int(resident) - int(file_backed)) * _PAGE_BYTES + shared_kib * 1024
+
+    def close(self) -> None:
+        self._statm.close()
+        self._status.close()
+
+
+def private_resident_bytes() -> int:
+    """What a `ResidentReader` reads, once."""
+    reader = ResidentReader()
+    value = reader.read()
+    reader.close()
+    return value
 
 
 def _status_bytes(key: str) -> int:
@@ -47,12 +83,13 @@ def reset_kernel_peak() -> None:
 
 
 class _Sampler(threading.Thread):
-    """Call `read` every `interval_s` until stopped; keep the maximum and the mean."""
+    """Call `read` every `interval_s` until stopped; keep the maximum and the mean, and `tell` each value."""
 
     def __init__(self, read: Callable[[], float | None], interval_s: float) -> None:
         super().__init__(daemon=True)
         self._read = read
         self._interval_s = interval_s
+        self.tell: Callable[[float], object] | None = None
         self._over = threading.Event()
         self.peak: float | None = None
         self.total = 0.0
@@ -69,6 +106,8 @@ class _Sampler(threading.Thread):
         self.peak = value if self.peak is None else max(self.peak, value)
         self.total += value
         self.count += 1
+        if self.tell is not None:
+            self.tell(value)
 
     def stop(self) -> None:
         self._over.set()
@@ -81,9 +120,18 @@ class ResidentMemory:
     def __init__(self) -> None:
         trim_heap()
         reset_kernel_peak()
-        self.level_bytes = private_resident_bytes()
-        self._sampler = _Sampler(private_resident_bytes, _RESIDENT_INTERVAL_S)
+        reader = ResidentReader()
+        self.level_bytes = reader.read()
+        self._sampler = _Sampler(reader.read, _RESIDENT_INTERVAL_S)
         self._sampler.start()
+
+    def look(self) -> None:
+        """Take a sample now, beside those by the clock."""
+        self._sampler.sample()
+
+    def listen(self, tell: Callable[[float], object] | None) -> None:
+        """Tell each sample, in the thread that took it."""
+        self._sampler.tell = tell
 
     def peak_bytes(self) -> int:
         """Two lower bounds, the larger counts: the samples miss short peaks, VmHWM less the file pages of
@@ -122,6 +170,10 @@ class DriverMemory:
         self.source = "driver, device above its level before the trial"
         return float(whole - self._start_bytes)
 
+    def listen(self, tell: Callable[[float], object] | None) -> None:
+        """Tell each sample, from the sampling thread."""
+        self._sampler.tell = tell
+
     def now_bytes(self) -> int | None:
         value = self._read()
         return None if value is None else int(value)
@@ -135,12 +187,18 @@ class DriverMemory:
 
 
 class LinkTraffic:
-    """Mean PCIe rates (CUDA) and bytes to and from block devices over a stretch of steps."""
+    """Mean PCIe rates (CUDA) and bytes to and from block devices over a stretch of steps.
 
-    def __init__(self, device: DeviceKind, gpu: int) -> None:
+    `tell` gets each sample of (H2D, D2H) in bytes per second, None where the driver has no such counter.
+    """
+
+    def __init__(
+        self, device: DeviceKind, gpu: int, tell: Callable[[tuple[float, float] | None], object] | None = None
+    ) -> None:
         self._device = device
-        self._io_start = _io_bytes()
+        self._io_start = io_bytes()
         self._gpu = gpu
+        self._tell = tell
         self._up = self._down = 0.0
         self._sampler = _Sampler(self._read, _DRIVER_INTERVAL_S)
         if device == "cuda":
@@ -148,6 +206,8 @@ class LinkTraffic:
 
     def _read(self) -> float | None:
         rates = hardware.pcie_bytes_per_s(self._gpu)
+        if self._tell is not None:
+            self._tell(rates)
         if rates is None:
             return None
         self._up += rates[0]
@@ -158,7 +218,7 @@ class LinkTraffic:
         if self._device == "cuda":
             self._sampler.stop()
         count = self._sampler.count
-        read, write = (end - start for start, end in zip(self._io_start, _io_bytes(), strict=True))
+        read, write = (end - start for start, end in zip(self._io_start, io_bytes(), strict=True))
         return Traffic(
             h2d_bytes_per_s=self._up / count if count else None,
             d2h_bytes_per_s=self._down / count if count else None,
@@ -173,10 +233,15 @@ class LinkTraffic:
         return "the driver has no PCIe counters for this GPU"
 
 
-def _io_bytes() -> tuple[int, int]:
+def io_bytes() -> tuple[int, int]:
     """(read, written) by this process on block devices so far, by the kernel's accounting."""
-    pairs = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(pairs["read_bytes"]), int(pairs["write_bytes"])
+    return io_bytes_of(Path("/proc/self/io").read_bytes())
+
+
+def io_bytes_of(text: bytes) -> tuple[int, int]:
+    """(read, written) in the text of a process's io file."""
+    pairs = dict(line.split(b": ") for line in text.splitlines())
+    return int(pairs[b"read_bytes"]), int(pairs[b"write_bytes"])
 
 
 def peaks(resident: ResidentMemory, driver: DriverMemory | None, allocated: int | None, reserved: int | None,

@@ -1,41 +1,111 @@
-"""Where the time of a step goes: forward, backward, update; clocks on CPU, events on CUDA.
+"""Where the time of a step goes: forward, backward, update and their parts; clocks on CPU, events on CUDA.
 
-Covered: seconds per phase and optimizer step. Not covered: what happens inside a phase.
+Covered: when each phase and part was and how long, per optimizer step and micro-step. Not covered: which
+parts there are (`parts.py`), memory and traffic (`recorder.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple, TypeAlias
 
 import torch
 
+from offtune.timeline import OTHER
 from offtune.trial import DeviceKind, PhaseTimes
+
+Moment: TypeAlias = object  # a float of `time.perf_counter`, or an event on the device
+
+
+class Stretch(NamedTuple):
+    """A phase, or a part of one, while it is not known yet what a moment on the device is in host seconds.
+
+    A tuple, because there can be hundreds in a step, and a dataclass takes four times as long to make.
+    """
+
+    name: str
+    micro_step: int
+    start: Moment
+    end: Moment
+    part: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A phase or part in seconds of `time.perf_counter`."""
+
+    name: str
+    micro_step: int
+    start_s: float
+    end_s: float
+    part: bool
 
 
 class PhaseClock:
-    """Adds up the seconds of each phase within one optimizer step; `next_step` closes a step."""
+    """Notes the phases of one optimizer step; `next_step` closes it.
+
+    `edge` is called beside each phase, outside of its time. `inside` is the phase under way, if any.
+    """
 
     def __init__(self, device: DeviceKind) -> None:
-        self._mark = _cuda_mark if device == "cuda" else time.perf_counter
-        self._open: dict[str, list[tuple[object, object]]] = defaultdict(list)
+        self.on_device: Callable[[], Moment] = _cuda_mark if device == "cuda" else time.perf_counter
+        self.edge: Callable[[], object] = _nothing
+        self.inside: str | None = None
+        self.micro_step = -1
+        self._cuda = device == "cuda"
+        self._anchor: tuple[float, torch.cuda.Event] | None = None
+        self._open: list[Stretch] = []
         self._steps: list[dict[str, float]] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start = self._mark()
+        if self._cuda and not self._open:
+            # The device has just been waited for: an event recorded now happens now.
+            self._anchor = (time.perf_counter(), _cuda_mark())
+        if name == "forward" or self.micro_step < 0:
+            self.micro_step += 1
+        self.edge()
+        self.inside = name
+        start = self.on_device()
         yield
-        self._open[name].append((start, self._mark()))
+        end = self.on_device()
+        self.inside = None
+        self.add(name, start, end)
+        self.edge()
 
-    def next_step(self, step_s: float) -> None:
+    def add(self, name: str, start: Moment, end: Moment, *, part: bool = False) -> None:
+        """Note a phase, or a part of the one under way."""
+        self._open.append(Stretch(name, self.micro_step, start, end, part))
+
+    def next_step(self, step_s: float) -> list[Timed]:
         """Close the step, which took `step_s` in all; the device must be synchronised."""
-        sums = {name: sum(_between(a, b) for a, b in marks) for name, marks in self._open.items()}
-        sums["other"] = step_s - sum(sums.values())
-        self._steps.append(sums)
-        self._open.clear()
+        timed = [self._timed(stretch) for stretch in self._open]
+        sums: dict[str, float] = defaultdict(float)
+        for one in timed:
+            if not one.part:
+                sums[one.name] += one.end_s - one.start_s
+        sums[OTHER] = step_s - sum(sums.values())
+        self._steps.append(dict(sums))
+        self._open, self.micro_step = [], -1
+        return timed
+
+    def _timed(self, stretch: Stretch) -> Timed:
+        start, end = self._host_s(stretch.start), self._host_s(stretch.end)
+        return Timed(name=stretch.name, micro_step=stretch.micro_step, start_s=start,
+                     end_s=max(start, end), part=stretch.part)  # fmt: skip
+
+    def _host_s(self, moment: Moment) -> float:
+        if isinstance(moment, float):
+            return moment
+        assert self._anchor is not None
+        assert isinstance(moment, torch.cuda.Event)
+        host_s, event = self._anchor
+        return host_s + float(event.elapsed_time(moment)) / 1000.0
 
     def forget(self) -> None:
         """Drop what was recorded so far (the warm-up)."""
@@ -51,18 +121,15 @@ class PhaseClock:
             forward_s=middle.get("forward"),
             backward_s=middle.get("backward"),
             update_s=middle.get("update"),
-            other_s=middle.get("other"),
+            other_s=middle.get(OTHER),
         )
+
+
+def _nothing() -> None:
+    return None
 
 
 def _cuda_mark() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-def _between(start: object, end: object) -> float:
-    if isinstance(start, float) and isinstance(end, float):
-        return end - start
-    assert isinstance(start, torch.cuda.Event)
-    return float(start.elapsed_time(end)) / 1000.0

@@ -21,10 +21,11 @@ import torch
 import torch.distributed as dist
 
 from offtune.rank_report import RankReport
-from offtune.trial import DeviceKind, MemoryPeaks, TrialSpec
+from offtune.trial import MemoryPeaks, TrialSpec
 from offtune.worker import memory
 from offtune.worker.failures import first_lines, outcome_of
 from offtune.worker.phases import PhaseClock
+from offtune.worker.recorder import Recorder, pinned_bytes
 
 _VERSIONED = ("transformers", "accelerate")
 
@@ -44,11 +45,13 @@ class Record:
         self.warmup_losses: list[float | None] = []
         self.diverged = False
         self.clock = PhaseClock(spec.device)
+        self.recorder: Recorder | None = None
         self.resident: memory.ResidentMemory | None = None
         self.driver: memory.DriverMemory | None = None
         self._first_step_at: float | None = None
         self._skipped_before = 0
         self._traffic: memory.LinkTraffic | None = None
+        self._barrier_s = 0.0
 
     @property
     def total_steps(self) -> int:
@@ -82,7 +85,8 @@ class Record:
             torch.cuda.synchronize()
         if self.spec.workload.world_size > 1:
             dist.barrier()
-        return time.perf_counter()
+        self._barrier_s = time.perf_counter()
+        return self._barrier_s
 
     def begin_step(self, engine: Any) -> None:
         """The next optimizer step begins; the first measured one forgets what the warm-up showed."""
@@ -92,11 +96,26 @@ class Record:
         if step == self.spec.warmup_steps:
             self.clock.forget()
             self._skipped_before = int(engine.skipped_steps)
-            self._traffic = memory.LinkTraffic(self.spec.device, self.gpu)
+            self._begin_recording(engine)
+        if self.recorder is not None:
+            self.recorder.begin_step()
+
+    def _begin_recording(self, engine: Any) -> None:
+        """Time series from the first measured step on; without them still the traffic as a whole."""
+        if self.spec.record and self.resident is not None:
+            self.recorder = Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
+            self.recorder.begin(engine, self.clock, self.driver)
+        tell = self.recorder.on_link if self.recorder is not None else None
+        self._traffic = memory.LinkTraffic(self.spec.device, self.gpu, tell)
 
     def end_step(self, step_s: float, losses: Sequence[torch.Tensor]) -> None:
-        """The step took `step_s`; its loss is the mean over ranks of the sum of `losses`, if any."""
-        self.clock.next_step(step_s)
+        """The step took `step_s`; its loss is the mean over ranks of the sum of `losses`, if any.
+
+        Call it right after the `barrier` that ended the step.
+        """
+        timed = self.clock.next_step(step_s)
+        if self.recorder is not None:
+            self.recorder.end_step(timed, step_s, self._barrier_s)
         self._first_step_at = self._first_step_at or time.time()
         loss = _mean_over_ranks(losses)
         measured = self.steps_done >= self.spec.warmup_steps
@@ -117,6 +136,7 @@ class Record:
             report,
             phases=self.clock.times(),
             traffic=self._traffic.finish() if self._traffic else report.traffic,
+            analysis=self.recorder.finish() if self.recorder else None,
             skipped_steps=int(engine.skipped_steps) - self._skipped_before,
             warmup_skipped_steps=self._skipped_before,
             sub_groups=groups,
@@ -149,17 +169,19 @@ class Record:
         if self.resident is None:
             return MemoryPeaks()
         allocated = reserved = None
+        pinned = pinned_bytes("peak") if self.spec.device == "cuda" else None
         if self.spec.device == "cuda":
-            allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        return memory.peaks(self.resident, self.driver, allocated, reserved, _pinned_bytes(self.spec.device))
+            allocated, reserved = self._allocator_peaks()
+        return memory.peaks(self.resident, self.driver, allocated, reserved, pinned)
 
-
-def _pinned_bytes(device: DeviceKind) -> int | None:
-    """Peak bytes of torch's pinned-host allocator; None where nothing is pinned or torch cannot tell."""
-    if device != "cuda" or not hasattr(torch.cuda, "host_memory_stats"):
-        return None
-    value = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
-    return None if value is None else int(value)
+    def _allocator_peaks(self) -> tuple[int, int]:
+        """The recorder restarts torch's own high-water marks at each phase, so both are needed."""
+        own = self.recorder.allocator if self.recorder is not None else None
+        before = (own.allocated_peak, own.reserved_peak) if own is not None else (0, 0)
+        return (
+            max(before[0], torch.cuda.max_memory_allocated()),
+            max(before[1], torch.cuda.max_memory_reserved()),
+        )
 
 
 def _mean_over_ranks(losses: Sequence[torch.Tensor]) -> float | None:

@@ -1,0 +1,181 @@
+"""The parts of a phase that DeepSpeed lets us see: methods of this engine's own objects, timed in place.
+
+Covered: gradients made ready (flush), CPU or GPU optimizer, copying parameters back, NVMe reads and writes
+that are waited for, gathering parameters, collectives. Not covered: what runs in the background meanwhile.
+
+Two parts never run at once: an inner one interrupts the outer. A method that this version of DeepSpeed does
+not have is no part. Read in DeepSpeed 0.19.8: runtime/zero/stage3.py, stage_1_and_2.py, comm/comm.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from offtune.trial import DeviceKind
+from offtune.worker.phases import Moment, PhaseClock
+
+CPU_OPTIMIZER, GPU_OPTIMIZER = "cpu_optimizer", "gpu_optimizer"
+FLUSH, COPY_BACK, GATHER, COLLECTIVE = "flush", "copy_back", "gather", "collective"
+NVME_READ, NVME_WRITE = "nvme_read", "nvme_write"
+
+# Of the ZeRO optimizer: stage 3 first, then what only stages 1 and 2 have.
+_OPTIMIZER = {
+    "partition_grads": FLUSH,
+    "_get_norm_groups": FLUSH,
+    "_prepare_fp32_grad_for_sub_group": FLUSH,
+    "unscale_and_clip_grads": FLUSH,
+    "_reassign_or_swap_out_partitioned_parameters": COPY_BACK,
+    "reduce_ipg_grads": FLUSH,
+    "scaled_global_norm": FLUSH,
+}
+_OPTIMIZER_SWAPPER = {
+    "swap_in_optimizer_state": NVME_READ,
+    "swap_out_optimizer_state": NVME_WRITE,
+    "swap_out_gradients": NVME_WRITE,
+    "release_swap_buffers": NVME_WRITE,
+}
+_PARAMETER_SWAPPER = {
+    "swap_in": NVME_READ,
+    "synchronize_reads": NVME_READ,
+    "synchronize_writes": NVME_WRITE,
+    "swap_out_and_release": NVME_WRITE,
+    "swap_out_partitioned_params": NVME_WRITE,
+}
+_COORDINATOR = {"fetch_sub_module": GATHER}
+_COLLECTIVES = dict.fromkeys(
+    ("all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
+     "all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_to_all_single"),
+    COLLECTIVE,
+)  # fmt: skip
+# Stages 1 and 2 copy within their step itself, between these timers of theirs; the optimizer in there is a
+# part of its own, so what is left of "optimizer_step" is the copying.
+_TIMERS = {"optimizer_gradients": FLUSH, "optimizer_step": COPY_BACK}
+_HOST_PARTS = (CPU_OPTIMIZER, NVME_READ, NVME_WRITE)  # keep the host busy, whatever the device does
+
+
+@dataclass(slots=True)
+class _Open:
+    name: str
+    read: Callable[[], Moment]
+    start: Moment
+
+
+class _Stack(threading.local):
+    """The calls under way in one thread: autograd may run hooks in threads of its own."""
+
+    def __init__(self) -> None:
+        self.open: list[_Open] = []
+
+
+class PartClock:
+    """Notes the parts of the phase under way; they nest as the calls do."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self._stack = _Stack()
+
+    def enter(self, name: str) -> None:
+        """A part begins, and interrupts the one it lies in."""
+        stack = self._stack.open
+        if stack:
+            self._close(stack[-1])
+        read: Callable[[], Moment] = time.perf_counter if name in _HOST_PARTS else self._clock.on_device
+        stack.append(_Open(name, read, read()))
+
+    def leave(self) -> None:
+        """The last part that began is over."""
+        stack = self._stack.open
+        self._close(stack.pop())
+        if stack:
+            stack[-1].start = stack[-1].read()
+
+    def _close(self, part: _Open) -> None:
+        phase = self._clock.inside
+        if phase is not None:
+            self._clock.add(f"{phase}.{part.name}", part.start, part.read(), part=True)
+
+    def around(self, owner: Any, method: str, part: str) -> None:
+        """Time a method of one object; it stays a bound method, which learning-rate schedulers look for."""
+        original = getattr(owner, method, None)
+        if original is None:
+            return
+
+        def timed(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self.enter(part)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.leave()
+
+        setattr(owner, method, types.MethodType(timed, owner))
+
+
+class _Timers:
+    """In place of an optimizer's timers: some of them are parts, all still do what they did."""
+
+    def __init__(self, original: Any, parts: PartClock) -> None:
+        self._original, self._parts = original, parts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __call__(self, name: str) -> Any:
+        timer = self._original(name)
+        return _Timer(timer, self._parts, _TIMERS[name]) if name in _TIMERS else timer
+
+
+class _Timer:
+    def __init__(self, original: Any, parts: PartClock, part: str) -> None:
+        self._original, self._parts, self._part = original, parts, part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def start(self) -> None:
+        self._original.start()
+        self._parts.enter(self._part)
+
+    def stop(self, *args: Any, **kwargs: Any) -> None:
+        self._parts.leave()
+        self._original.stop(*args, **kwargs)
+
+
+def watch_parts(engine: Any, clock: PhaseClock, device: DeviceKind, ranks: int) -> None:
+    """Time the parts of the phases of this engine from now on; alone, a rank has no collectives."""
+    parts = PartClock(clock)
+    optimizer = engine.optimizer
+    for owner, methods in (
+        (optimizer, _OPTIMIZER),
+        (getattr(optimizer, "optimizer_swapper", None), _OPTIMIZER_SWAPPER),
+        (_parameter_swapper(optimizer), _PARAMETER_SWAPPER),
+        (_coordinator(optimizer), _COORDINATOR),
+        (getattr(sys.modules.get("deepspeed.comm.comm"), "cdb", None) if ranks > 1 else None, _COLLECTIVES),
+    ):
+        for method, part in methods.items():
+            parts.around(owner, method, part)
+    for inner in _inner_optimizers(optimizer):
+        on_host = device == "cpu" or type(inner).__name__.startswith("DeepSpeedCPU")
+        parts.around(inner, "step", CPU_OPTIMIZER if on_host else GPU_OPTIMIZER)
+    if hasattr(optimizer, "bit16_groups") and hasattr(optimizer, "timers"):
+        optimizer.timers = _Timers(optimizer.timers, parts)
+
+
+def _inner_optimizers(optimizer: Any) -> list[Any]:
+    """What really updates: within DeepSpeed's wrapper, or the optimizer itself where there is none."""
+    found = [getattr(optimizer, name, None) for name in ("optimizer", "backup_optimizer")]
+    return [one for one in found if one is not None] or [optimizer]
+
+
+def _coordinator(optimizer: Any) -> Any:
+    return getattr(getattr(optimizer, "parameter_offload", None), "param_coordinator", None)
+
+
+def _parameter_swapper(optimizer: Any) -> Any:
+    groups = getattr(optimizer, "fp16_groups", None) or [[]]
+    return getattr(groups[0][0], "nvme_swapper", None) if groups[0] else None

@@ -1,0 +1,202 @@
+"""Memory, traffic and utilisation of one rank over time, and when its phases were, while it trains.
+
+Covered: readings on a clock and at the edges of phases, so that short phases have theirs; marks; the timeline
+and its analysis. Not covered: peaks of the whole trial (`memory.py`), copies one by one (`offtune profile`).
+
+Everything read here is kept by the kernel, the driver or torch anyway. On CUDA phases are timed by events on
+the device, while readings carry the host's clock, which runs ahead of the device within a phase.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offtune import hardware
+from offtune.phase_analysis import StepAnalysis, analyse
+from offtune.recording import write_timeline
+from offtune.timeline import SERIES_KEYS, STEP, Mark, Timeline
+from offtune.trial import TrialSpec
+from offtune.worker.allocator import AllocatorMemory
+from offtune.worker.memory import DriverMemory, ProcFile, ResidentMemory, io_bytes_of
+from offtune.worker.parts import watch_parts
+from offtune.worker.phases import PhaseClock, Timed
+from offtune.worker.readings import Readings
+
+# Edges of phases nearer than this share a reading: where one phase ends the next begins.
+_EDGE_GAP_S = 0.0005
+# The allocator is asked at every fifth reading of resident memory, so every 50 ms; at edges always.
+_ALLOCATOR_TURN = 5
+# Of a rank. With many micro-steps and sub-groups only the first steps are marked, whole ones.
+_MOST_MARKS = 20_000
+
+_ON_CPU = "CPU accelerator: no link to cross, no allocator of its own, nothing pinned"
+_ABSENT_ON_CPU = (
+    "allocated_bytes", "reserved_bytes", "pinned_bytes", "h2d_bytes_per_s", "d2h_bytes_per_s",
+    "gpu_busy_share",
+)  # fmt: skip
+_ABSENT = {
+    "device_used_bytes": "the driver does not tell device memory here",
+    "h2d_bytes_per_s": "the driver has no PCIe counters for this GPU",
+    "d2h_bytes_per_s": "the driver has no PCIe counters for this GPU",
+    "gpu_busy_share": "the driver does not tell this GPU's utilisation",
+    "pinned_bytes": "this version of torch does not count pinned memory",
+    "host_memory_bytes_per_s": "no counter of memory traffic is open to an ordinary process",
+}
+_WITH_NVME = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s", "nvme_footprint_bytes")
+
+
+class Recorder:
+    """Records from its creation on. `zero_s` is where the timeline begins, on `time.perf_counter`."""
+
+    def __init__(
+        self, spec: TrialSpec, rank: int, gpu: int, clock: PhaseClock, resident: ResidentMemory
+    ) -> None:
+        self._spec, self._rank, self._gpu = spec, rank, gpu
+        self._resident = resident
+        self._readings = Readings()
+        self._marks: list[Mark] = []
+        self._steps = self._timer_turns = 0
+        self._last_edge_s = 0.0
+        self.zero_s: float | None = None
+        self.allocator = AllocatorMemory() if spec.device == "cuda" else None
+        # By the kernel's accounting of this process: O_DIRECT and page cache alike, of any block device.
+        self._io = ProcFile("io") if spec.swap_dir is not None else None
+        clock.edge = self._edge
+
+    def begin(self, engine: Any, clock: PhaseClock, driver: DriverMemory | None) -> None:
+        """Listen to the samplers that run anyway, and time the parts of the engine's phases."""
+        watch_parts(engine, clock, self._spec.device, self._spec.workload.world_size)
+        self._resident.listen(self._on_resident)
+        if driver is not None:
+            driver.listen(self._on_driver)
+
+    def begin_step(self) -> None:
+        """Before the clock of a step starts: what takes longer to read, or changes little."""
+        now = time.perf_counter()
+        self._readings.bound()
+        if self._spec.swap_dir is not None:
+            self._readings.value("nvme_footprint_bytes", now, _bytes_below(self._spec.swap_dir))
+        pinned = pinned_bytes("current") if self._spec.device == "cuda" else None
+        if pinned is not None:
+            self._readings.value("pinned_bytes", now, pinned)
+        self._edge()
+
+    def end_step(self, timed: Sequence[Timed], step_s: float, ended_s: float) -> None:
+        """The step that took `step_s` ended at `ended_s`, with these phases and parts."""
+        if self.zero_s is None:
+            self.zero_s = ended_s - step_s
+        zero_s, step = self.zero_s, self._steps
+        self._steps += 1
+        if len(self._marks) + len(timed) > _MOST_MARKS and self._marks:
+            return
+        self._marks.append(
+            Mark(name=STEP, step=step, start_s=ended_s - step_s - zero_s, end_s=ended_s - zero_s)
+        )
+        self._marks += [
+            Mark(name=one.name, step=step, micro_step=one.micro_step,
+                 start_s=one.start_s - zero_s, end_s=one.end_s - zero_s)
+            for one in timed
+        ]  # fmt: skip
+
+    def finish(self) -> StepAnalysis | None:
+        """Leave the timeline in the trial's folder; its analysis, None where no step was marked."""
+        if self.zero_s is None:
+            return None
+        self.begin_step()
+        self._resident.listen(None)
+        timeline = self._timeline(self.zero_s)
+        write_timeline(self._spec.trial_dir, timeline)
+        return analyse(timeline)
+
+    def on_link(self, rates: tuple[float, float] | None) -> None:
+        """The driver's PCIe counters have been read, in the thread that does so."""
+        now = time.perf_counter()
+        if rates is not None:
+            self._readings.value("h2d_bytes_per_s", now, rates[0])
+            self._readings.value("d2h_bytes_per_s", now, rates[1])
+        busy = hardware.gpu_busy_share(self._gpu)
+        if busy is not None:
+            self._readings.value("gpu_busy_share", now, busy)
+
+    def _edge(self) -> None:
+        """Beside a phase, in the training thread."""
+        now = time.perf_counter()
+        if now - self._last_edge_s < _EDGE_GAP_S:
+            return
+        self._last_edge_s = now
+        self._resident.look()
+        if self.allocator is not None:
+            self._allocator(now, self.allocator.peaks())
+
+    def _on_resident(self, resident_bytes: float) -> None:
+        """By the clock in the sampling thread, at edges in the training thread."""
+        now = time.perf_counter()
+        self._read(now, resident_bytes)
+        self._timer_turns += 1
+        if self.allocator is not None and self._timer_turns % _ALLOCATOR_TURN == 0:
+            self._allocator(now, self.allocator.now())
+
+    def _on_driver(self, used_bytes: float) -> None:
+        self._readings.value("device_used_bytes", time.perf_counter(), used_bytes)
+
+    def _read(self, now: float, resident_bytes: float) -> None:
+        readings = self._readings
+        readings.counter("cpu_busy_share", now, time.process_time(), self._spec.threads_per_rank)
+        readings.value("host_resident_bytes", now, resident_bytes)
+        if self._spec.device == "cpu":
+            used_bytes = max(0.0, resident_bytes - self._resident.level_bytes)
+            readings.value("device_used_bytes", now, used_bytes)
+        if self._io is not None:
+            read, written = io_bytes_of(self._io.read())
+            readings.counter("nvme_read_bytes_per_s", now, read)
+            readings.counter("nvme_write_bytes_per_s", now, written)
+
+    def _allocator(self, now: float, held: tuple[int, int]) -> None:
+        self._readings.value("allocated_bytes", now, held[0])
+        self._readings.value("reserved_bytes", now, held[1])
+
+    def _timeline(self, zero_s: float) -> Timeline:
+        series = self._readings.series(zero_s)
+        return Timeline(
+            rank=self._rank,
+            device=self._spec.device,
+            source="the rank itself, every 10 ms and at the edges of phases",
+            cores=self._spec.threads_per_rank,
+            series=series,
+            marks=tuple(self._marks),
+            reasons=self._reasons({one.key for one in series if one.times_s}),
+        )
+
+    def _reasons(self, recorded: set[str]) -> dict[str, str]:
+        """Why a series is not there; without NVMe offload its counters need no excuse."""
+        needless = () if self._spec.swap_dir is not None else _WITH_NVME
+        absent = [key for key in SERIES_KEYS if key not in recorded and key not in needless]
+        on_cpu = dict.fromkeys(_ABSENT_ON_CPU, _ON_CPU) if self._spec.device == "cpu" else {}
+        reasons = {**_ABSENT, **on_cpu}
+        return {key: reasons.get(key, "nothing was read") for key in absent}
+
+
+def pinned_bytes(which: str) -> int | None:
+    """Bytes of torch's pinned-host allocator, "current" or "peak"; None where torch cannot tell."""
+    if not hasattr(torch.cuda, "host_memory_stats"):
+        return None
+    value = torch.cuda.host_memory_stats().get(f"allocated_bytes.{which}")
+    return None if value is None else int(value)
+
+
+def _bytes_below(folder: str) -> int:
+    """Size of all files in a folder; one that is just being replaced counts nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(place, name).stat().st_size
+            except FileNotFoundError:
+                continue
+    return total

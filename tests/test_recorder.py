@@ -1,0 +1,225 @@
+"""The recorder in a rank: phases and parts on one clock, readings in order, a timeline that adds up."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import workload
+
+from offtune.phase_analysis import StepAnalysis
+from offtune.recording import read_timelines
+from offtune.timeline import OTHER, STEP
+from offtune.worker.memory import ResidentMemory, io_bytes_of
+from offtune.worker.parts import PartClock, watch_parts
+from offtune.worker.phases import PhaseClock
+from offtune.worker.readings import Readings
+from offtune.worker.recorder import Recorder
+
+PAUSE_S = 0.002
+
+
+class Optimizer:
+    """As DeepSpeed's stage 1 and 2 are built: timers within the step, the real optimizer within those."""
+
+    def __init__(self) -> None:
+        self.bit16_groups: list[Any] = []
+        self.optimizer = Inner()
+        self.timers = Timers()
+
+    def step(self) -> None:
+        self.timers("optimizer_gradients").start()
+        self.unscale_and_clip_grads()
+        self.timers("optimizer_gradients").stop()
+        self.timers("optimizer_step").start()
+        self.optimizer.step()
+        time.sleep(PAUSE_S)
+        self.timers("optimizer_step").stop()
+
+    def unscale_and_clip_grads(self) -> None:
+        time.sleep(PAUSE_S)
+
+
+class Inner:
+    def step(self) -> None:
+        time.sleep(PAUSE_S)
+
+
+class Timers:
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def __call__(self, name: str) -> Any:
+        return SimpleNamespace(start=lambda: None, stop=lambda: self.stopped.append(name))
+
+
+def one_step(clock: PhaseClock, optimizer: Optimizer, micro_steps: int = 2) -> tuple[float, float]:
+    """The seconds it took, and when it ended."""
+    start_s = time.perf_counter()
+    for micro in range(micro_steps):
+        with clock.phase("forward"):
+            time.sleep(PAUSE_S)
+        with clock.phase("backward"):
+            time.sleep(PAUSE_S)
+        with clock.phase("update"):
+            if micro == micro_steps - 1:
+                optimizer.step()
+    ended_s = time.perf_counter()
+    return ended_s - start_s, ended_s
+
+
+def test_parts_of_the_update_follow_each_other_and_the_timers_still_work():
+    clock, optimizer = PhaseClock("cpu"), Optimizer()
+    original = optimizer.timers
+    watch_parts(SimpleNamespace(optimizer=optimizer), clock, "cpu", 1)
+    timed = clock.next_step(one_step(clock, optimizer)[0])
+    parts = [one for one in timed if one.part]
+    assert {one.name for one in parts} == {"update.flush", "update.cpu_optimizer", "update.copy_back"}
+    for earlier, later in pairwise(parts):
+        assert earlier.end_s <= later.start_s
+    update = timed[-1]
+    assert (update.name, update.micro_step) == ("update", 1)
+    inside_s = sum(one.end_s - one.start_s for one in parts)
+    assert 3 * PAUSE_S <= inside_s <= update.end_s - update.start_s
+    assert original.stopped == ["optimizer_gradients", "optimizer_step"]
+
+
+def test_a_watched_step_stays_a_method_of_its_optimizer():
+    """torch's learning-rate schedulers replace `optimizer.step.__func__`."""
+    optimizer = Optimizer()
+    watch_parts(SimpleNamespace(optimizer=optimizer), PhaseClock("cpu"), "cpu", 1)
+    step: Any = optimizer.optimizer.step
+    assert step.__self__ is optimizer.optimizer
+    assert callable(step.__func__)
+
+
+def test_a_part_that_fails_is_over_too():
+    clock = PhaseClock("cpu")
+    parts = PartClock(clock)
+    owner = SimpleNamespace(fail=lambda: 1 / 0)
+    parts.around(owner, "fail", "flush")
+    with clock.phase("update"):
+        with pytest.raises(ZeroDivisionError):
+            owner.fail()
+        parts.enter("copy_back")
+        parts.leave()
+    assert [one.name for one in clock.next_step(1.0)] == ["update.flush", "update.copy_back", "update"]
+
+
+def test_what_this_deepspeed_lacks_is_no_part():
+    clock = PhaseClock("cpu")
+    watch_parts(SimpleNamespace(optimizer=object()), clock, "cpu", 2)
+    with clock.phase("forward"):
+        pass
+    assert [one.name for one in clock.next_step(1.0)] == ["forward"]
+
+
+def test_readings_of_two_threads_are_put_in_order_and_counters_become_rates():
+    readings = Readings()
+    for at_s, count in ((11.0, 10.0), (10.0, 0.0), (13.0, 29.0), (12.0, 30.0)):
+        readings.counter("nvme_read_bytes_per_s", at_s, count, per=2.0)
+        readings.value("host_resident_bytes", at_s, count)
+    levels, rates = readings.series(10.0)
+    assert levels.times_s == (0.0, 1.0, 2.0, 3.0)
+    # The last count was read before the one that carries the earlier time: nothing is lost or invented.
+    assert rates.values == (5.0, 10.0, 0.0)
+    assert rates.counted
+
+
+def test_too_many_readings_are_halved_with_their_peak_and_their_sum():
+    readings = Readings()
+    for index in range(20_002):
+        readings.value("allocated_bytes", float(index), float(index == 5))
+        readings.counter("nvme_write_bytes_per_s", float(index), 3.0 * index)
+    readings.bound()
+    levels, rates = readings.series(0.0)
+    assert len(levels.values) == 10_001
+    assert max(levels.values) == 1.0
+    assert set(rates.values) == {3.0}
+    assert rates.times_s[-1] == 20_001.0
+
+
+def test_the_kernels_accounting_is_read_from_its_text():
+    assert io_bytes_of(b"rchar: 7\nread_bytes: 65536\nwrite_bytes: 0\ncancelled_write_bytes: 5\n") == (
+        65536,
+        0,
+    )
+
+
+@pytest.fixture
+def recorded(make_spec, tmp_path):
+    """A rank that makes three steps without a model: its spec and analysis."""
+
+    def record(swap: bool = False) -> tuple[Any, StepAnalysis | None]:
+        folder = tmp_path / "swap"
+        folder.mkdir()
+        (folder / "states").write_bytes(bytes(4096))
+        spec = make_spec({}, swap_dir=str(folder) if swap else None, workload=workload())
+        clock, resident, optimizer = PhaseClock("cpu"), ResidentMemory(), Optimizer()
+        recorder = Recorder(spec, 0, 0, clock, resident)
+        recorder.begin(SimpleNamespace(optimizer=optimizer), clock, None)
+        for _ in range(3):
+            recorder.begin_step()
+            step_s, ended_s = one_step(clock, optimizer)
+            recorder.end_step(clock.next_step(step_s), step_s, ended_s)
+        analysis = recorder.finish()
+        resident.stop()
+        return spec, analysis
+
+    return record
+
+
+def test_a_recording_begins_at_zero_and_its_phases_fill_the_step(recorded):
+    spec, analysis = recorded()
+    (timeline,) = read_timelines(spec.trial_dir)
+    steps = timeline.steps()
+    assert steps[0].start_s == pytest.approx(0.0, abs=1e-9)
+    assert [mark.step for mark in steps] == [0, 1, 2]
+    assert {mark.micro_step for mark in timeline.marks if mark.name == "forward"} == {0, 1}
+    assert all(mark.micro_step is None for mark in steps)
+    assert analysis is not None
+    assert [phase.name for phase in analysis.phases] == ["forward", "backward", "update", OTHER]
+    assert sum(phase.seconds for phase in analysis.phases) == pytest.approx(analysis.step_s, rel=1e-6)
+    forward = analysis.find("forward")
+    assert forward is not None
+    assert forward.seconds >= 2 * PAUSE_S
+    assert analysis.find("update.cpu_optimizer") is not None
+    assert STEP not in {part.name for part in analysis.parts}
+
+
+def test_short_phases_have_samples_of_their_own(recorded):
+    """Two milliseconds are a fifth of the sampler's pace: the edges of phases make up for it."""
+    _, analysis = recorded()
+    assert analysis is not None
+    for phase in analysis.phases[:3]:
+        assert phase.figures["host_resident_bytes"].samples >= 3, phase.name
+        assert phase.figures["cpu_busy_share"].samples >= 3, phase.name
+
+
+def test_what_cannot_be_recorded_here_says_why_and_is_not_zero(recorded):
+    spec, _ = recorded()
+    (timeline,) = read_timelines(spec.trial_dir)
+    assert timeline.find("h2d_bytes_per_s") is None
+    assert "no link" in timeline.reasons["h2d_bytes_per_s"]
+    assert "no counter" in timeline.reasons["host_memory_bytes_per_s"]
+    assert "nvme_read_bytes_per_s" not in timeline.reasons  # nobody offloads to NVMe
+
+
+def test_with_nvme_offload_its_traffic_and_footprint_are_recorded(recorded):
+    spec, analysis = recorded(swap=True)
+    (timeline,) = read_timelines(spec.trial_dir)
+    footprint = timeline.find("nvme_footprint_bytes")
+    assert footprint is not None
+    assert set(footprint.values) == {4096.0}
+    assert timeline.find("nvme_read_bytes_per_s") is not None
+    assert analysis is not None
+    assert analysis.peak("nvme_footprint_bytes") == 4096.0
+
+
+def test_a_folder_without_recordings_has_none(tmp_path):
+    assert read_timelines(tmp_path) == ()
+    (tmp_path / "timeline0.json").write_text('{"rank": 0, "ser')
+    assert read_timelines(tmp_path) == ()

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from offtune import ds_config, ops
 from offtune.cli import app
+from offtune.config import Options, with_base
 from offtune.launch import child_environment
 from offtune.store import Store
 from offtune.trial import Facts, as_dict
@@ -25,6 +26,12 @@ pytestmark = pytest.mark.train
 
 HERE = Path(__file__).parent
 PLACEMENTS = ("zero2", "zero2 opt=cpu", "zero3 opt=cpu param=cpu")
+# Over nothing, and over a file as people have it for the Trainer: "auto" all over, a scheduler.
+WITH_AND_WITHOUT_BASE = [
+    ("zero2", None),
+    ("zero2 opt=cpu", None),
+    ("zero3 opt=cpu param=cpu", HERE / "data" / "ds_configs" / "trainer.json"),
+]
 LIMIT_S = 240
 
 
@@ -40,14 +47,17 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     """Store a study whose best trial has a placement; exports find it in the working directory."""
     monkeypatch.chdir(tmp_path)
 
-    def make(placement: str, world_size: int = 1) -> None:
+    def make(placement: str, world_size: int = 1, own: Path | None = None) -> None:
         work = workload(world_size=world_size, global_batch=4)
         facts = Facts(
             workload=work, device="cpu", parameter_numels=(4096 * 256,) * 2, nvme_dir=None,
             ops=frozenset({"cpu_adam", "fused_adam"}), deepspeed_version="0.19.8",
         )  # fmt: skip
-        config = ds_config.build({}, {"placement": placement, "micro_batch": 2}, facts, None)
-        record = make_study("cpu", workload=as_dict(work))
+        options = Options(base=str(own) if own else None, global_batch=4)
+        _, base = with_base(options, work.model_config, "cpu", world_size)
+        under = base.ds_config if base else {}
+        config = ds_config.build(under, {"placement": placement, "micro_batch": 2}, facts, None)
+        record = make_study("cpu", workload=as_dict(work), base=as_dict(base) if base else None)
         run = make_run(0, samples_per_s=10.0, used_gb=1, ds_config=config, study=record.name)
         with Store.open("studies.db", write=True) as store:
             store.add_study(record)
@@ -108,9 +118,11 @@ HF = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_the_trainer_trains_with_the_file_and_the_arguments_that_were_printed(study, tmp_path, placement):
-    study(placement)
+@pytest.mark.parametrize(("placement", "own"), WITH_AND_WITHOUT_BASE)
+def test_the_trainer_trains_with_the_file_and_the_arguments_that_were_printed(
+    study, tmp_path, placement, own
+):
+    study(placement, own=own)
     flags = said(export("--format", "hf", "-o", "ds_config.json"))
     chosen = ["--learning_rate", "0.003", "--max_grad_norm", "0.5"]
     seen = train(torchrun(*HF, "--deepspeed", "ds_config.json", *flags, *chosen), tmp_path)
@@ -118,6 +130,8 @@ def test_the_trainer_trains_with_the_file_and_the_arguments_that_were_printed(st
     assert seen["bf16"] is True
     assert seen["loss"] > 0
     assert (seen["lr"], seen["clipping"]) == (0.003, 0.5)  # the training's own, through "auto"
+    # The person's file has one of DeepSpeed's, whose numbers are "auto" too.
+    assert (seen["scheduler"] == "WarmupDecayLR") == (own is not None)
     assert seen["stage"] == int(placement[4])
     if "opt=cpu" in placement:
         assert seen["optimizer"] == "DeepSpeedCPUAdam"
@@ -132,9 +146,9 @@ def test_the_trainer_refuses_arguments_that_are_not_those_measured(study, tmp_pa
     assert "train_micro_batch_size_per_gpu=2 vs hf per_device_train_batch_size=4" in done.stderr
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_accelerate_launches_a_script_with_its_own_optimizer(study, tmp_path, placement):
-    study(placement)
+@pytest.mark.parametrize(("placement", "own"), WITH_AND_WITHOUT_BASE)
+def test_accelerate_launches_a_script_with_its_own_optimizer(study, tmp_path, placement, own):
+    study(placement, own=own)
     export("--format", "accelerate", "-o", "accelerate.yaml")
     assert (tmp_path / "accelerate.json").exists()
     script = launch("--config_file", "accelerate.yaml", str(HERE / "train_accelerate.py"), "2", "2")

@@ -59,6 +59,12 @@ def test_a_plain_loop_started_by_python_is_tuned_exported_and_verified(offtune, 
     document = tuned(offtune("search", *QUICK, "--trials", "2", "--", sys.executable, *PLAIN))
     assert document["model"] == "plain_deepspeed.py"
     assert "optimizer" in document["best"]["ds_config"]
+    first, second = document["trials"]
+    assert first["predicted"] is None  # how long its samples are is only known after it
+    assert second["predicted"]["samples_per_s"] > 0
+    assert document["predictions"]["trials"] == 1
+    assert document["predictions"]["memory_error_share"] < 0.3
+    assert any("llama family" in note for note in document["notes"])
     exported = offtune("export", "-o", "ds_config.json", "--verify", "--json")
     assert exported.returncode == 0, exported.stderr
     assert json.loads(exported.stdout)["verification"]["status"] == "ok"
@@ -95,6 +101,19 @@ def test_arguments_of_the_trainer_that_contradict_the_file_are_named(offtune):
     assert done.returncode == 1
     assert "contradict the ds_config" in done.stderr
     assert "per_device_train_batch_size=3" in done.stderr
+
+
+def test_nvme_offload_in_a_script_of_ones_own_writes_to_disk_and_leaves_nothing(offtune, tmp_path):
+    swap, space = tmp_path / "nvme", tmp_path / "own.yaml"
+    swap.mkdir()
+    space.write_text("about: 'States on NVMe.'\ninclude: [nvme]\nonly: {placement: [zero3 opt=nvme]}\n")
+    chosen = ("--space", str(space), "--nvme-path", str(swap), "--trials", "1", "--no-predict")
+    document = tuned(offtune("search", *QUICK, *chosen, "--", sys.executable, *PLAIN))
+    assert document["trials"][0]["point"]["placement"] == "zero3 opt=nvme"
+    shown = offtune("show", "--trial", "0", "--json")
+    traffic = json.loads(shown.stdout)["result"]["traffic"]
+    assert traffic["nvme_write_bytes"] > 0 or traffic["nvme_reason"], traffic
+    assert list(swap.iterdir()) == []
 
 
 OWN_OPTIMIZER = """

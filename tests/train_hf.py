@@ -33,6 +33,7 @@ def main() -> None:
         "stage": engine.zero_optimization_stage(),
         "optimizer": type(getattr(engine.optimizer, "optimizer", engine.optimizer)).__name__,
         "bf16": engine.bfloat16_enabled(),
+        "scheduler": type(engine.lr_scheduler).__name__,
     }
     if arguments.process_index == 0:
         Path(os.environ["SEEN"]).write_text(json.dumps(seen))

@@ -188,7 +188,14 @@ def search(
     space: Annotated[
         str, typer.Option(help="What is searched: a packaged space or a YAML file.")
     ] = "default",
-    trials: Annotated[int | None, typer.Option(help="Trainings to run, baselines included. [40]")] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Trainings, baselines included. Default: until converged, at most 40."),
+    ] = None,
+    until_converged: Annotated[
+        bool,
+        typer.Option("--until-converged", help="Stop before --trials once no gain is expected."),
+    ] = False,
     time: Annotated[str | None, typer.Option(help="Start no trial after this long: 30m, 2h.")] = None,
     trial_timeout: Annotated[str | None, typer.Option(help="Kill a trial after this long. [10m]")] = None,
     warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,
@@ -201,7 +208,9 @@ def search(
             help="Call a trial diverged when its losses depart from the baseline's.",
         ),
     ] = True,
-    sampler: Annotated[str, typer.Option(help="Optuna's sampler: tpe, random, gp, qmc, grid.")] = "tpe",
+    sampler: Annotated[
+        str, typer.Option(help="offtune's own strategy, or Optuna's tpe, random, gp, qmc, grid.")
+    ] = "offtune",
     predict: Annotated[
         bool,
         typer.Option(
@@ -236,7 +245,7 @@ def search(
         shared_dir=shared_dir, device=device, nvme_path=nvme_path,
         base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
         warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler, loss_check=loss_check,
-        predict=predict,
+        predict=predict, until_converged=until_converged,
         command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from offtune import hardware, installed
 from offtune.budgets import budget_bytes, headroom_bytes, host_limit_bytes
 from offtune.command import command_workload, parse_command, refuse_beside
+from offtune.convergence import ends_early
 from offtune.ds_change import Base
 from offtune.ds_settle import Wishes, settle_file
 from offtune.errors import UsageError
@@ -62,7 +63,8 @@ class Options:
     warmup_steps: int = _WARMUP_STEPS
     steps: int = _STEPS
     seed: int = 0
-    sampler: str = "tpe"
+    sampler: str = "offtune"
+    until_converged: bool = False
     predict: bool = True
     command: tuple[str, ...] | None = None
     trial_cwd: str = "here"
@@ -75,7 +77,7 @@ class RunConfig:
 
     `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA; with
     `nodes` they are this node's, the others being like it. `base` is the person's own ds_config, which is
-    under every point.
+    under every point. With `until_converged` the study may end before `trials`.
     """
 
     workload: Workload
@@ -99,6 +101,7 @@ class RunConfig:
     base: Base | None = None
     nodes: Nodes | None = None
     loss_check: bool = True
+    until_converged: bool = False
 
     @property
     def under_points(self) -> DsConfig:
@@ -145,6 +148,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         base=base,
         nodes=nodes,
         loss_check=options.loss_check,
+        until_converged=ends_early(options.until_converged, options.trials, options.sampler),
     )
 
 

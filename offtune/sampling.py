@@ -28,7 +28,9 @@ from optuna.samplers import (
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
+from offtune.convergence import STRATEGY
 from offtune.errors import StoreError, StudyMismatch, UsageError
+from offtune.sampling_strategy import StrategySampler
 from offtune.score import Score
 from offtune.store import Store
 from offtune.trial import Point
@@ -37,12 +39,15 @@ from offtune.trouble import trouble
 if TYPE_CHECKING:
     from offtune.knobs import Knob
     from offtune.space import Space
+    from offtune.strategy import Strategy
 
 METRIC = "samples/s"
 _MARK = "offtune"
 # Marks a draw that stands for the person's own file: no point, and never told, as a trial without parameters
 # would empty the intersection that joint samplers work on.
 AS_IS = "as_is"
+# What the strategy expected to gain by a draw, over the best before it, as a share.
+EXPECTED_GAIN = "expected_gain"
 _GIVEN_UP = "given_up"
 _RETRY_OF = "retry_of"
 # What Optuna makes of a locked database or a full disk, the real error being behind it (Optuna 5.0.0).
@@ -66,10 +71,18 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
 }
 
 
-def make_sampler(name: str, study_seed: int = 0, draw_seed: int = 0) -> BaseSampler:
-    """Optuna's sampler of that name. Raises UsageError where there is none, or a package is missing."""
+def make_sampler(
+    name: str, study_seed: int = 0, draw_seed: int = 0, strategy: Strategy | None = None
+) -> BaseSampler:
+    """The sampler of that name. Raises UsageError where there is none, or a package is missing.
+
+    Ours needs a `strategy`; without one it is only checked that the name is known.
+    """
+    if name == STRATEGY:
+        return StrategySampler(strategy, draw_seed) if strategy else RandomSampler(seed=draw_seed)
     if name not in SAMPLERS:
-        raise UsageError(f"--sampler: there is no '{name}'.", f"Samplers are: {', '.join(SAMPLERS)}.")
+        known = ", ".join((STRATEGY, *SAMPLERS))
+        raise UsageError(f"--sampler: there is no '{name}'.", f"Samplers are: {known}.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         try:
@@ -94,11 +107,14 @@ class Draw:
 class Sampling:
     """The Optuna study of that name in the store's database, made if need be."""
 
-    def __init__(self, store: Store, name: str, *, seed: int, sampler: str) -> None:
+    def __init__(
+        self, store: Store, name: str, *, seed: int, sampler: str, strategy: Strategy | None = None
+    ) -> None:
         self._location = store.location
         self._name = name
         self._seed = seed
         self._sampler = sampler
+        self._strategy = strategy
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         first = self._make_sampler(0)
         with self._trouble():
@@ -110,11 +126,14 @@ class Sampling:
     def ask(self, space: Space) -> tuple[Draw, Point]:
         """The next draw and its point: what is queued first, then what the sampler proposes."""
         with self._trouble():
-            self._study.sampler = self._make_sampler(self._draw_index())
+            sampler = self._make_sampler(self._draw_index())
+            self._study.sampler = sampler
             trial = self._study.ask()
             if trial.user_attrs.get(AS_IS):
                 return self.draw(trial.number), {}
-            point = space.suggest(lambda knob: _suggest(trial, knob))
+            point = space.suggest(lambda knob: suggested(trial, knob))
+            if isinstance(sampler, StrategySampler) and sampler.has_proposed:
+                trial.set_user_attr(EXPECTED_GAIN, sampler.expected_gain)
             return self.draw(trial.number), point
 
     def queue(self, raw: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
@@ -176,6 +195,12 @@ class Sampling:
         with self._trouble():
             return len(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
+    def noted(self, attribute: str) -> list[Any]:
+        """What told draws have noted under that name, oldest first; those without it are left out."""
+        with self._trouble():
+            told = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            return [one.user_attrs[attribute] for one in told if attribute in one.user_attrs]
+
     def unended(self) -> list[int]:
         """Numbers of the draws that were asked for and not told."""
         with self._trouble():
@@ -194,7 +219,8 @@ class Sampling:
 
     def _make_sampler(self, index: int) -> BaseSampler:
         digest = sha256(f"{self._seed}:{index}".encode()).digest()
-        return make_sampler(self._sampler, self._seed, int.from_bytes(digest[:4], "big"))
+        draw_seed = int.from_bytes(digest[:4], "big")
+        return make_sampler(self._sampler, self._seed, draw_seed, self._strategy)
 
     def _trial(self, number: int) -> Trial:
         # Study.ask gives the same object, but only to the process that asked.
@@ -244,7 +270,7 @@ def _load_or_create(storage: optuna.storages.RDBStorage, name: str, sampler: Bas
     return study
 
 
-def _suggest(trial: Trial, knob: Knob) -> Any:
+def suggested(trial: Trial, knob: Knob) -> Any:
     """The value of a knob, by the raw parameter Optuna suggests."""
     if knob.kind == "choices":
         return knob.value(trial.suggest_categorical(knob.name, knob.choices))

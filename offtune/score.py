@@ -17,6 +17,7 @@ from offtune.trial import Status, TrialResult
 # With TPE a constant 1 served as well as the true overshoot: 91.7 and 91.5 % of the optimum (100 trials, 24
 # seeds, a synthetic throughput surface).
 ASSUMED_OVERSHOOT = 1.0
+DEVICE_MEMORY, HOST_MEMORY, FAILURE = "device_memory", "host_memory", "failure"
 FAILED = 1.0
 NOT_FAILED = -1.0
 MARGIN_UNKNOWN = 0.0  # feasible, but nobody knows by how much
@@ -48,7 +49,7 @@ def score(result: TrialResult, limits: Limits) -> Score:
     if result.status is Status.OOM_HOST:
         host = max(host, ASSUMED_OVERSHOOT)
     failed = result.status in _FAILURES or not _is_explained(result, device, host)
-    constraints = {"device_memory": device, "host_memory": host, "failure": FAILED if failed else NOT_FAILED}
+    constraints = {DEVICE_MEMORY: device, HOST_MEMORY: host, FAILURE: FAILED if failed else NOT_FAILED}
     speed = result.samples_per_s
     if speed is None or max(constraints.values()) > 0:
         speed = INFEASIBLE_VALUE

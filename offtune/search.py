@@ -15,6 +15,7 @@ from typing import Protocol
 from offtune import ds_config, hardware, prepare, scratch
 from offtune.alike import Alike
 from offtune.config import RunConfig
+from offtune.convergence import STRATEGY
 from offtune.crew import Alone, Crew
 from offtune.devices import device_names
 from offtune.ds_auto import left_to_runtime
@@ -114,7 +115,7 @@ class Search:
             return (
                 f"Of {self.fruitless} proposals in a row none was new and could fit: the space is exhausted."
             )
-        return None
+        return self.study.converged() if self.config.until_converged else None
 
     def _next(self) -> None:
         """One proposal, trained if need be; or a pause while only others can go on."""
@@ -153,6 +154,8 @@ class Search:
     def _queue_predicted(self) -> None:
         """Once nothing is queued any more, so after the baselines: the points that look best."""
         if self.foresight is None or not self.foresight.ready or self.study.waiting():
+            return
+        if self.config.sampler == STRATEGY:  # which predicts for itself
             return
         if QUEUED_LABEL in self.store.notes(self.study.name):
             return

@@ -24,6 +24,7 @@ from offtune.crew import Crew
 from offtune.devices import visible_gpus
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
 from offtune.foresight import foresight_for
+from offtune.guesses import guesses_for
 from offtune.hardware_profile import HardwareProfile
 from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
@@ -149,7 +150,8 @@ def _run(
     )
     with crew.turn():
         study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
-                      sampler=config.sampler, judge=judge)  # fmt: skip
+                      sampler=config.sampler, judge=judge,
+                      guess=guesses_for(config, ready.facts, foresight))  # fmt: skip
         search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
                         runner=ready.runner, watcher=progress, crew=crew, judge=judge,
                         foresight=foresight)  # fmt: skip
@@ -243,7 +245,9 @@ def _with_gpus_here(config: RunConfig) -> RunConfig:
 
 
 def _changed(config: RunConfig, changes: Changes) -> RunConfig:
-    wanted: dict[str, Any] = {"trials": changes.trials, "time_s": changes.time_s}
+    # A target given anew is meant.
+    wanted: dict[str, Any] = {"trials": changes.trials, "time_s": changes.time_s,
+                              "until_converged": None if changes.trials is None else False}  # fmt: skip
     return replace(config, **{key: value for key, value in wanted.items() if value is not None})
 
 

@@ -11,16 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from offtune.beliefs import Guesser, by_itself
+from offtune.convergence import STRATEGY, converged
 from offtune.crew import Alone, Crew
 from offtune.errors import StoreError
 from offtune.lock import refusal
 from offtune.records import Judge, Limits, Origin, Run, as_it_is, is_measured
-from offtune.sampling import AS_IS, Draw, Sampling
+from offtune.sampling import AS_IS, EXPECTED_GAIN, Draw, Sampling
+from offtune.sampling_strategy import NOISE_ATTRIBUTE, SPEED_ATTRIBUTE
 from offtune.score import score
+from offtune.spread import relative_spread
 from offtune.store import Store
 from offtune.store_standings import best_of
+from offtune.strategy import Strategy
 from offtune.trial import Point, Status, TrialResult, load
 from offtune.trouble import retrying
 
@@ -59,7 +65,10 @@ class Repair:
 
 
 class Study:
-    """A study's points and runs; maximises samples per second within `limits`."""
+    """A study's points and runs; maximises samples per second within `limits`.
+
+    `guess` says what is known of a point before it is tried, to the sampler 'offtune'.
+    """
 
     def __init__(
         self,
@@ -71,13 +80,15 @@ class Study:
         seed: int,
         sampler: str = "tpe",
         judge: Judge = as_it_is,
+        guess: Guesser = by_itself,
     ) -> None:
         self.name = name
         self._store = store
         self._space = space
         self._limits = limits
         self._judge = judge
-        self._sampling = Sampling(store, name, seed=seed, sampler=sampler)
+        strategy = Strategy(space=space, guess=guess) if sampler == STRATEGY else None
+        self._sampling = Sampling(store, name, seed=seed, sampler=sampler, strategy=strategy)
 
     def ask(self) -> Proposal:
         """The next point to try: a queued one, or one from the sampler."""
@@ -132,6 +143,14 @@ class Study:
     def best(self, limits: Limits | None = None) -> Run | None:
         """The fastest measured run within the study's limits, or within others."""
         return best_of(self._store, self.name, limits or self._limits)
+
+    def converged(self) -> str | None:
+        """Why further trials are not worth it; None while they are, or nobody can tell."""
+        if self._sampling.waiting():
+            return None
+        gains = self._sampling.noted(EXPECTED_GAIN)
+        noises = [share for share in self._sampling.noted(NOISE_ATTRIBUTE) if share is not None]
+        return converged(gains, median(noises) if noises else 0.0, self.measured_count())
 
     def measured_count(self) -> int:
         """How many runs count against the trial target."""
@@ -195,6 +214,8 @@ class Study:
             "origin": _origin(draw),
             "label": _label(draw),
             "used_device_bytes": result.memory.used_device_bytes,
+            SPEED_ATTRIBUTE: result.samples_per_s,
+            NOISE_ATTRIBUTE: relative_spread(result.step_s),
             "feasible": scored.feasible,
             **more,
         }

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those above it in this table, and
 # nothing in a circle. Before a colon the room, after it its files (shell patterns); some have two lines.
 TABLE = """
-    words: draft errors phase_analysis rank_report recording timeline trial units
+    words: draft errors phase_analysis rank_report recording spread timeline trial units
     machine: calibration check child_lines command devices hardware* host hub installed lock
     machine: machine_profile models scratch toolchain trouble
     shapes: activations decoder* model_*
@@ -21,12 +21,13 @@ TABLE = """
     ds_config: ds_*
     cost models: memory_* step_* time_*
     predictions: candidates predict
+    strategy: beliefs boundary convergence features pool residuals strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
-    studies: crew database export* loss_check migrate records rows sampling schema score store* study
+    studies: crew database export* loss_check migrate records rows sampling* schema score store* study
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*
-    searches: alike foresight outlook search selection session
+    searches: alike foresight guesses outlook search selection session
     command line: cli* __main__
 """
 _LINES = [line.split(":") for line in TABLE.strip().splitlines()]
@@ -47,6 +48,7 @@ OWNERS = {
     "typer": ("offtune.cli",),
     "yaml": ("offtune.space_file", "offtune.hardware_profile"),
     "hjson": ("offtune.ds_text",),
+    "numpy": tuple(f"offtune.{n}" for n in ("beliefs", "features", "residuals", "strategy")),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),
     "transformers": (CHILD,),

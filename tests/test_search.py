@@ -64,7 +64,7 @@ def make_search(tmp_path):
     opened: list[Store] = []
 
     def make(runner: Callable[[TrialSpec], TrialResult] = imagined, **options: Any) -> Search:
-        settings = resolve(Options(**{"budget": "1GB", "trials": 10, **options}), MACHINE)
+        settings = resolve(Options(**{"budget": "1GB", "trials": 10, "sampler": "tpe", **options}), MACHINE)
         store = Store.open(str(tmp_path / "studies.db"), write=True)
         opened.append(store)
         here = facts(device="cpu", nvme_dir=None, ops=frozenset({"cpu_adam", "fused_adam"}))

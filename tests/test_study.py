@@ -108,6 +108,8 @@ def test_optuna_is_told_value_constraints_and_scalars_to_show(store: Store, stud
         "origin": "search",
         "label": "",
         "used_device_bytes": None,
+        "samples_per_s": None,
+        "noise_share": None,
         "feasible": False,
     }
     assert told.best_trial.number == 0
@@ -209,7 +211,7 @@ def test_the_best_run_follows_the_limits(store: Store, study: Study) -> None:
     assert smaller.result.memory.used_device_bytes <= 600
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["offtune", "tpe", "random"])
 def test_an_interrupted_study_proposes_what_the_uninterrupted_one_would(tmp_path: Path, sampler: str) -> None:
     def points(name: str, stop_at: set[int]) -> list[dict[str, Any]]:
         kept = []
@@ -248,7 +250,7 @@ def test_tpe_learns_to_stay_within_the_budget(store: Store, study: Study) -> Non
     assert late.count(Status.OK) > len(late) / 2
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc", "grid"])
+@pytest.mark.parametrize("sampler", ["offtune", "tpe", "random", "gp", "qmc", "grid"])
 def test_every_sampler_proposes_various_points_and_no_warnings(store: Store, sampler: str) -> None:
     if sampler in ("gp", "qmc"):
         pytest.importorskip("scipy", reason=f"{sampler} needs scipy")

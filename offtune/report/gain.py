@@ -8,15 +8,13 @@ matters is worth a second run.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from offtune.records import Run
+from offtune.spread import relative_spread
 from offtune.trial import Status
-
-MIN_STEPS_FOR_SPREAD = 3  # quartiles of fewer values say nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +61,6 @@ def gain(winner: Run | None, baseline: Run, fits: bool) -> Gain:
         noise_percent=noise_percent(winner.result.step_s, result.step_s if result else ()),
         same=winner.number in (baseline.number, baseline.reuse_of),
     )
-
-
-def relative_spread(step_s: Sequence[float]) -> float | None:
-    """Half the interquartile range of the step times over their median; None below three steps.
-
-    The interquartile range, because one slow step in ten is common on a shared machine and says nothing
-    about the configuration. It is not divided by the root of the count: steps of one process share most of
-    their disturbance, so the standard error of the median would promise too much.
-    """
-    if len(step_s) < MIN_STEPS_FOR_SPREAD:
-        return None
-    lower, median, upper = statistics.quantiles(step_s, n=4, method="inclusive")
-    return (upper - lower) / 2.0 / median if median > 0 else None
 
 
 def noise_percent(first: Sequence[float], second: Sequence[float]) -> float | None:

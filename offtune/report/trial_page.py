@@ -14,11 +14,11 @@ from offtune.phase_analysis import StepAnalysis
 from offtune.records import Run, StudyRecord
 from offtune.report.bounds_page import bounds_blocks
 from offtune.report.forecasts import is_foretold
-from offtune.report.gain import relative_spread
 from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
 from offtune.report.phase_table import parts_table, phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
+from offtune.spread import relative_spread
 from offtune.trial import Forecast, LossCheck, PhaseTimes, Status, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
 

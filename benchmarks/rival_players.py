@@ -1,0 +1,200 @@
+"""Rivals: ways of choosing the next trial, all playing the same landscapes under the same rules.
+
+Covered: random, nested grid, Optuna's samplers, offtune. Not covered: DeepSpeed's (`deepspeed_tuners`).
+Rules: constraints are told alike, a configuration that was measured before costs nothing and tells the same
+again, one that DeepSpeed would refuse is told as failed and costs nothing; baselines count where they run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+import optuna
+from landscapes.landscape import REFUSED, Landscape, Truth
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+
+from offtune.convergence import converged
+from offtune.pool import starting_points
+from offtune.sampling import suggested
+from offtune.sampling_strategy import NOISE_ATTRIBUTE, SPEED_ATTRIBUTE, StrategySampler
+from offtune.score import INFEASIBLE_VALUE
+from offtune.space import Space
+from offtune.strategy import Strategy
+from offtune.trial import Point
+
+# A rival that proposes nothing new so often has nothing more to say.
+_MOST_REPEATS = 300
+_PREDICTED_BEST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One trial of one game: its true throughput (0 where it does not fit) and its wall seconds."""
+
+    true_speed: float
+    feasible: bool
+    baseline: bool
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Game:
+    """One seed of one rival on one landscape: what was measured, in order; `stopped`: where it converged."""
+
+    landscape: Landscape
+    trials: int
+    draw: Random
+    played: list[Played] = field(default_factory=list)
+    stopped: int | None = None
+    _known: dict[str, Truth] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        return len(self.played) >= self.trials
+
+    def measure(self, point: Point, *, baseline: bool = False) -> Truth | None:
+        """One trial, or what it gave before; None for a point that is refused."""
+        guess = self.landscape.guess(point)
+        if guess is None:
+            return None
+        if guess.key not in self._known:
+            seen = self.landscape.measure(point, self.draw)
+            true = self.landscape.truth(point)
+            self._known[guess.key] = seen
+            speed = true.samples_per_s if true.feasible else 0.0
+            self.played.append(
+                Played(true_speed=speed, feasible=seen.feasible, baseline=baseline, seconds=seen.seconds)
+            )
+        return self._known[guess.key]
+
+
+Player = Callable[[Game, int], None]
+
+
+def nested_grid(game: Game, seed: int) -> None:
+    """Every point in the order of the space's knobs, the last turning fastest."""
+    for point in _nested(game.landscape.space, {}, 0):
+        if game.over:
+            return
+        game.measure(point)
+
+
+def _nested(space: Space, point: Point, index: int) -> Iterator[Point]:
+    if index == len(space.knobs):
+        yield point
+        return
+    knob = space.knobs[index]
+    for value in knob.values if knob.is_active(point) else [None]:
+        yield from _nested(space, {**point, knob.name: value} if value is not None else point, index + 1)
+
+
+def random_points(game: Game, seed: int) -> None:
+    """Random points without repetition: on a small space a grid in random order."""
+    _ask_and_tell(game, lambda number: RandomSampler(seed=seed + 1000 * number), [])
+
+
+def plain_tpe(game: Game, seed: int) -> None:
+    """Optuna's default."""
+    sampler = TPESampler(seed=seed)
+    _ask_and_tell(game, lambda number: sampler, [])
+
+
+def tpe_with_baselines(game: Game, seed: int) -> None:
+    """Optuna's default, after the ladder everybody tries."""
+    sampler = TPESampler(seed=seed)
+    _ask_and_tell(game, lambda number: sampler, game.landscape.baselines)
+
+
+def tpe_with_predictions(game: Game, seed: int) -> None:
+    """The same, after the ladder and the best predictions of as many placements: offtune before this."""
+    sampler = TPESampler(seed=seed)
+    _ask_and_tell(game, lambda number: sampler, [*game.landscape.baselines, *_predicted(game.landscape)])
+
+
+def gp(game: Game, seed: int) -> None:
+    """Optuna's Gaussian process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = GPSampler(seed=seed, independent_sampler=TPESampler(seed=seed))
+    _ask_and_tell(game, lambda number: sampler, [])
+
+
+def offtune(game: Game, seed: int) -> None:
+    """The strategy, as `offtune search` runs it."""
+    strategy = Strategy(space=game.landscape.space, guess=game.landscape.guess)
+    _ask_and_tell(
+        game, lambda number: StrategySampler(strategy, seed * 1000 + number), game.landscape.baselines
+    )
+
+
+def offtune_blind(game: Game, seed: int) -> None:
+    """The strategy without predictions, as for a model it does not know."""
+    blind = game.landscape.without_predictions()
+    strategy = Strategy(space=blind.space, guess=blind.guess)
+    _ask_and_tell(
+        game, lambda number: StrategySampler(strategy, seed * 1000 + number), game.landscape.baselines
+    )
+
+
+def _predicted(landscape: Landscape) -> list[Point]:
+    """The fastest predicted points that may fit, one a placement."""
+    best: dict[str, tuple[float, Point]] = {}
+    for point in starting_points(landscape.space, Random(0)):
+        guess = landscape.guess(point)
+        if guess is None or not guess.samples_per_s or any(share > 1.0 for share in guess.shares.values()):
+            continue
+        name = point.get("placement", "")
+        if guess.samples_per_s > best.get(name, (0.0, {}))[0]:
+            best[name] = (guess.samples_per_s, point)
+    ranked = sorted(best.values(), key=lambda one: -one[0])
+    return [point for _, point in ranked[:_PREDICTED_BEST]]
+
+
+def _ask_and_tell(game: Game, sampler: Callable[[int], BaseSampler], first: Iterable[Point]) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space = game.landscape.space
+    study = optuna.create_study(direction="maximize", sampler=sampler(0))
+    for point in first:
+        raw = {knob.name: knob.raw(point[knob.name]) for knob in space.knobs if knob.name in point}
+        study.enqueue_trial(raw)
+    queue = len(study.trials)
+    gains: list[float | None] = []
+    repeats = 0
+    while not game.over and repeats < _MOST_REPEATS:
+        before = len(game.played)
+        study.sampler = sampler(len(study.trials))
+        trial = study.ask()
+        queued = trial.number < queue
+        point = space.suggest(partial(suggested, trial))
+        _tell(study, trial, game.measure(point, baseline=queued))
+        repeats = repeats + 1 if len(game.played) == before else 0
+        if isinstance(study.sampler, StrategySampler) and not queued:
+            gains.append(study.sampler.expected_gain)
+            if game.stopped is None and converged(gains, game.landscape.noise_share, len(game.played)):
+                game.stopped = len(game.played)
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, seen: Truth | None) -> None:
+    for name, overshoot in (REFUSED if seen is None else seen.constraints()).items():
+        trial.set_constraint(name, overshoot)
+    if seen is not None and not seen.out_of_memory:
+        trial.set_user_attr(SPEED_ATTRIBUTE, seen.samples_per_s)
+    if seen is not None and seen.noise_share is not None:
+        trial.set_user_attr(NOISE_ATTRIBUTE, seen.noise_share)
+    study.tell(trial, seen.value if seen is not None else INFEASIBLE_VALUE)
+
+
+PLAYERS: dict[str, Player] = {
+    "random": random_points,
+    "grid, nested": nested_grid,
+    "TPE": plain_tpe,
+    "TPE + baselines": tpe_with_baselines,
+    "TPE + baselines + 5 predictions": tpe_with_predictions,
+    "GP": gp,
+    "offtune": offtune,
+    "offtune, no predictions": offtune_blind,
+}

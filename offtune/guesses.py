@@ -1,0 +1,71 @@
+"""What is known of a point before a trial: its effective ds_config and, where there is one, the prediction.
+
+Covered: building, refusing and predicting a point once, kept for the rest of the search. Not covered: the
+models (`predict`), correcting them by measurements (`beliefs`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from offtune import ds_config
+from offtune.beliefs import Guess
+from offtune.config import RunConfig
+from offtune.foresight import Foresight
+from offtune.predict import Bounds, Prediction, Predictor
+from offtune.score import DEVICE_MEMORY, HOST_MEMORY
+from offtune.trial import DsConfig, Facts, Point
+
+
+@dataclass(slots=True, kw_only=True)
+class Guesses:
+    """A guess for any point of one study; `base` is under every point.
+
+    `predictor` gives the predictions of the study as it was before any correction, None while there are none.
+    """
+
+    base: DsConfig
+    facts: Facts
+    nvme_path: str | None
+    predictor: Callable[[], Predictor | None] = lambda: None
+    _used: Predictor | None = None
+    _kept: dict[str, Guess | None] = field(default_factory=dict)
+
+    def __call__(self, point: Point) -> Guess | None:
+        """The guess; None where DeepSpeed would refuse the point."""
+        predictor = self.predictor()
+        if predictor is not self._used:
+            self._used, self._kept = predictor, {}
+        name = repr(point)
+        if name not in self._kept:
+            self._kept[name] = self._guess(point)
+        return self._kept[name]
+
+    def _guess(self, point: Point) -> Guess | None:
+        config = ds_config.build(self.base, point, self.facts, self.nvme_path)
+        if ds_config.problems(config, self.facts):
+            return None
+        key = ds_config.fingerprint(config, self.facts)
+        if self._used is None:
+            return Guess(key=key)
+        return _guessed(key, self._used.bounds, self._used.predict(config))
+
+
+def _guessed(key: str, bounds: Bounds, found: Prediction) -> Guess:
+    shares = {DEVICE_MEMORY: found.used_device_bytes / bounds.device_bytes}
+    if bounds.host_bytes:
+        shares[HOST_MEMORY] = found.used_host_bytes / bounds.host_bytes
+    speed = found.samples_per_s
+    return Guess(key=key, samples_per_s=speed if math.isfinite(speed) and speed > 0 else None, shares=shares)
+
+
+def guesses_for(config: RunConfig, facts: Facts, foresight: Foresight | None) -> Guesses:
+    """The guesses of a study under these settings; without foresight only what makes points the same."""
+    return Guesses(
+        base=config.under_points,
+        facts=facts,
+        nvme_path=config.nvme_path,
+        predictor=lambda: foresight.plain if foresight is not None and foresight.ready else None,
+    )

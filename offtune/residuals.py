@@ -1,0 +1,125 @@
+"""What measurements say beyond a prediction: a Gaussian process over log(measured / predicted).
+
+Covered: fitting a handful to some hundred values, the mean and spread elsewhere. Not covered: what is
+predicted (`predict`), what is done with it (`strategy`). Likeness is the sum of four parts: one constant for
+the whole machine, one by placement, one by placement and chief knobs, one by everything. Amplitude, reach and
+noise are those under which the values seen are the most probable, held near the stated prior while few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offtune.features import Features, Matrix
+
+Vector = NDArray[np.float64]
+
+# Parts of the variance, in units of the amplitude: machine, placement, chief knobs, everything. That the
+# machine is off as a whole (other clock, other load) is the commonest error of all.
+_PARTS = (2.0, 0.5, 0.35, 0.15)
+# What is tried for the reach of likeness and for the noise (as a share of the amplitude's variance).
+_REACHES = (0.7, 1.0, 1.5, 2.5)
+_NOISES = (0.002, 0.01, 0.03, 0.1, 0.3)
+# The prior amplitude weighs as much as so many values.
+_PRIOR_VALUES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """A fitted process: rows it was fitted to, and what is needed to tell mean and spread elsewhere."""
+
+    features: Features
+    rows: Matrix
+    reach: float
+    variance: float
+    noise_variance: float
+    values: Vector
+    weights: Vector
+    root: Matrix
+
+    def at(self, rows: Matrix) -> tuple[Vector, Vector]:
+        """Mean and standard deviation (without the noise of a further measurement) at `rows`."""
+        cross = self.variance * _likeness(self.features, rows, self.rows, self.reach)
+        inner = np.linalg.solve(self.root, cross.T)
+        left = self.variance * sum(_PARTS) - np.sum(inner**2, axis=0)
+        return cross @ self.weights, np.sqrt(np.maximum(left, 1e-12))
+
+    def believing(self, rows: Matrix) -> Residuals:
+        """The process if measurements at `rows` turned out as it expects: the spread shrinks there."""
+        expected, _ = self.at(rows)
+        every = np.concatenate([self.rows.reshape(-1, rows.shape[1]), rows])
+        covariance = self.variance * _likeness(self.features, every, every, self.reach)
+        root = _root(covariance + self.noise_variance * np.eye(len(every)))
+        values = np.concatenate([self.values, expected])
+        return replace(self, rows=every, values=values, root=root, weights=_solved(root, values))
+
+
+def fit(
+    features: Features, rows: Matrix, values: Vector, *, prior_spread: float, noise_spread: float
+) -> Residuals:
+    """The process for `values` at `rows`; both spreads are standard deviations of the logarithm.
+
+    `noise_spread` is the least noise of one measurement, as far as it is known.
+    """
+    best: tuple[float, Residuals] | None = None
+    for reach in _REACHES:
+        likeness = _likeness(features, rows, rows, reach)
+        for noise in _NOISES:
+            found = _fitted(features, rows, values, likeness, reach, noise, prior_spread, noise_spread)
+            if best is None or found[0] > best[0]:
+                best = found
+    assert best is not None
+    return best[1]
+
+
+def _fitted(
+    features: Features, rows: Matrix, values: Vector, likeness: Matrix, reach: float, noise: float,
+    prior_spread: float, noise_spread: float,
+) -> tuple[float, Residuals]:  # fmt: skip
+    """Log probability (up to a constant) and process for one reach and noise."""
+    count = len(values)
+    unit = _root(likeness + noise * np.eye(count))
+    white = np.linalg.solve(unit, values)
+    prior = _PRIOR_VALUES * prior_spread**2
+    variance = float((prior + white @ white) / (_PRIOR_VALUES + count))
+    noise_variance = max(noise * variance, noise_spread**2)
+    root = _root(variance * likeness + noise_variance * np.eye(count))
+    fitted = Residuals(
+        features=features, rows=rows, reach=reach, variance=variance, noise_variance=noise_variance,
+        values=values, weights=_solved(root, values), root=root,
+    )  # fmt: skip
+    log_determinant = float(np.sum(np.log(np.diag(unit))))
+    return -0.5 * (_PRIOR_VALUES + count) * float(np.log(variance)) - log_determinant, fitted
+
+
+def _root(matrix: Matrix) -> Matrix:
+    """The lower triangle whose product with its transpose is `matrix`."""
+    return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+
+
+def _solved(root: Matrix, values: Vector) -> Vector:
+    """The inverse of (root x its transpose), times `values`."""
+    result: Vector = np.linalg.solve(root.T, np.linalg.solve(root, values))
+    return result
+
+
+def _likeness(features: Features, one: Matrix, other: Matrix, reach: float) -> Matrix:
+    """The sum of the four parts, for every pair of rows."""
+    result = np.full((len(one), len(other)), _PARTS[0])
+    ends = (features.where, features.main, len(features.columns))
+    squared = np.zeros_like(result)
+    start = 0
+    for part, end in zip(_PARTS[1:], ends, strict=True):
+        squared = squared + _squared_distances(one[:, start:end], other[:, start:end])
+        result += part * np.exp(-0.5 * squared / reach**2)
+        start = end
+    return result
+
+
+def _squared_distances(one: Matrix, other: Matrix) -> Matrix:
+    squares = np.sum(one**2, axis=1)[:, None] + np.sum(other**2, axis=1)[None, :] - 2.0 * one @ other.T
+    result: Matrix = np.maximum(squares, 0.0)
+    return result

@@ -1,0 +1,106 @@
+"""The strategy as an Optuna sampler: it plugs into ask and tell like any other.
+
+Covered: reading trials of an Optuna study into what the strategy has seen, and its proposal back into raw
+parameters. Not covered: the decision (`strategy`). It keeps nothing from one draw to the next, so a resumed
+study, another process or another worker decides the same from the same trials.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from offtune.beliefs import Seen
+from offtune.knobs import Knob
+from offtune.score import ASSUMED_OVERSHOOT, FAILURE, MARGIN_UNKNOWN
+from offtune.space import Space
+from offtune.strategy import Strategy
+from offtune.trial import Point
+
+# User attributes of a trial that say more than its value: throughput also where it went over the budget, and
+# the spread of its steps as a share.
+SPEED_ATTRIBUTE = "samples_per_s"
+NOISE_ATTRIBUTE = "noise_share"
+
+
+class StrategySampler(BaseSampler):
+    """Proposes what `strategy` decides; `expected_gain` is that of the last proposal (None: not known).
+
+    It has not proposed anything where the trial was queued.
+    """
+
+    def __init__(self, strategy: Strategy, seed: int) -> None:
+        self.has_proposed = False
+        self.expected_gain: float | None = None
+        self._strategy = strategy
+        self._seed = seed
+        # For what no decision is left on: then the whole space has been tried.
+        self._random = RandomSampler(seed=seed)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Every knob of the space; those that are inactive in the proposal stay unused."""
+        return {knob.name: distribution(knob) for knob in self._strategy.space.knobs}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Raw parameters of the next point; none when the space is exhausted."""
+        told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING))
+        space = self._strategy.space
+        pending = [point_of(space, _raw(other)) for other in running if other.number != trial.number]
+        found = self._strategy.propose(
+            [seen(space, one) for one in told if one.params],
+            [point for point in pending if point],
+            self._seed,
+        )
+        self.has_proposed = True
+        self.expected_gain = found.expected_gain if found else None
+        if found is None:
+            return {}
+        return {
+            knob.name: knob.raw(found.point[knob.name]) for knob in space.knobs if knob.name in found.point
+        }
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """A random value, where the strategy has nothing to say."""
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def distribution(knob: Knob) -> BaseDistribution:
+    """What a knob's raw parameter is drawn from."""
+    if knob.kind == "choices":
+        return CategoricalDistribution(knob.choices)
+    return IntDistribution(knob.low, knob.high, step=knob.step)
+
+
+def point_of(space: Space, raw: dict[str, Any]) -> Point:
+    """The point that raw parameters mean."""
+    return {knob.name: knob.value(raw[knob.name]) for knob in space.knobs if knob.name in raw}
+
+
+def seen(space: Space, trial: FrozenTrial) -> Seen:
+    """What a told trial has shown: its value and constraints (`score.py`), and what is noted beside them."""
+    shares: dict[str, float | None] = {
+        name: None if overshoot >= ASSUMED_OVERSHOOT else 1.0 + overshoot
+        for name, overshoot in trial.constraints.items()
+        if name != FAILURE and overshoot != MARGIN_UNKNOWN
+    }
+    return Seen(
+        point=point_of(space, trial.params),
+        samples_per_s=trial.user_attrs.get(SPEED_ATTRIBUTE, trial.value) or None,
+        shares=shares,
+        failed=trial.constraints.get(FAILURE, 0.0) > 0,
+        noise_share=trial.user_attrs.get(NOISE_ATTRIBUTE),
+    )
+
+
+def _raw(trial: FrozenTrial) -> dict[str, Any]:
+    raw: dict[str, Any] = trial.system_attrs.get("fixed_params", trial.params)
+    return raw

@@ -1,0 +1,80 @@
+"""Which point to measure next, from predictions and from what the study has measured.
+
+Covered: the decision, as a function of (space, predictions, trials seen, seed), with no state of its own. Not
+covered: Optuna (`sampling_strategy`), what is believed of a point (`beliefs`), when to stop (`convergence`).
+First the edge of the budget along partial offload, then the point with the greatest expected gain among those
+that are likely to fit. In words: docs/strategy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+import numpy as np
+
+from offtune.beliefs import Beliefs, Guesser, Seen
+from offtune.boundary import edge
+from offtune.features import Features, features_of
+from offtune.pool import around, is_small, starting_points, unique
+from offtune.space import Space
+from offtune.trial import Point
+
+# How often the neighbourhood of the best is looked at, and of how many.
+_ROUNDS, _BEAM = 2, 3
+# The edge of the budget is found by a line; the beliefs only have to not contradict it.
+_EDGE_CHANCE = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A point to measure; `expected_gain` is over the best so far, as a share.
+
+    It is None where nothing fits yet, and for a step to the edge, whose gain is not in question.
+    """
+
+    point: Point
+    expected_gain: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """Decides for one space. `guess` gives None for a point that DeepSpeed would refuse."""
+
+    space: Space
+    guess: Guesser
+
+    @cached_property
+    def features(self) -> Features:
+        return features_of(self.space)
+
+    def propose(self, seen: Sequence[Seen], pending: Sequence[Point], seed: int) -> Proposal | None:
+        """The next point; None when nothing is left that is neither seen nor being measured."""
+        beliefs = Beliefs(features=self.features, guess=self.guess, seen=seen, pending=pending)
+        known = [*(one.point for one in seen), *pending]
+        taken = {found.key for point in known if (found := self.guess(point)) is not None}
+        at_edge = edge(self.space, seen, self.guess)
+        steps = self._new([at_edge] if at_edge is not None else [], taken)
+        if steps and beliefs.chance_of_fitting(steps)[0] >= _EDGE_CHANCE:
+            return Proposal(point=steps[0], expected_gain=None)
+        return self._best_of_pool(beliefs, taken, Random(seed))
+
+    def _best_of_pool(self, beliefs: Beliefs, taken: set[str], draw: Random) -> Proposal | None:
+        """The best of the pool, after some rounds of looking around what is best."""
+        pool = self._new(starting_points(self.space, draw), taken)
+        if not pool:
+            return None
+        for _ in range(0 if is_small(self.space) else _ROUNDS):
+            worth, _gain = beliefs.worth(pool)
+            best = [pool[place] for place in np.argsort(-worth, kind="stable")[:_BEAM]]
+            near = (other for point in best for other in around(self.space, point, draw))
+            pool = self._new(unique((*pool, *near)), taken)
+        worth, gain = beliefs.worth(pool)
+        expected = None if gain is None else float(np.max(gain))
+        return Proposal(point=pool[int(np.argmax(worth))], expected_gain=expected)
+
+    def _new(self, points: Iterable[Point], taken: set[str]) -> list[Point]:
+        guesses = ((point, self.guess(point)) for point in points)
+        return [point for point, found in guesses if found is not None and found.key not in taken]

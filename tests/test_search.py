@@ -74,7 +74,8 @@ def make_search(tmp_path):
                 StudyRecord(name="s", created_at="2026", settings={"limit_bytes": settings.limit_bytes},
                             target_trials=settings.trials, model="m", device="cpu", budget_bytes=10**9)
             )  # fmt: skip
-        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed)
+        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed,
+                      sampler=settings.sampler)  # fmt: skip
         for label, point in space.baselines():
             study.enqueue(point, "baseline", label)
         return Search(

@@ -72,16 +72,19 @@ def plan(
 
     Example: offtune plan --model llama-13b --hardware a100-40gb --gpus 4 --budget 40GB
     """
+    from offtune.export import check_target
     from offtune.plan import make_plan
-    from offtune.plan_request import PlanOptions, parse_count, resolve
+    from offtune.plan_request import PlanOptions, priced, resolve
 
-    count = parse_count(tokens, "--tokens") if tokens else None
+    count, price = priced(tokens, price_per_gpu_hour)
+    if export_to is not None:
+        check_target(export_to, force)
     request = resolve(PlanOptions(
         model=model, hardware=hardware, gpus=gpus, budget=budget, host_budget=host_budget, seq_len=seq_len,
         global_batch=global_batch, precision=precision, activation_checkpointing=activation_checkpointing,
         nvme=nvme, nvme_path=nvme_path, storage=storage,
     ))  # fmt: skip
-    found = make_plan(request, count, price_per_gpu_hour)
+    found = make_plan(request, count, price)
     _show(found, request, as_json)
     if found.best is None:
         raise typer.Exit(EXIT_NOTHING_FITS)

@@ -104,13 +104,14 @@ class _Fields:
     def __init__(self, values: Mapping[str, Any], family: Family) -> None:
         self._values, self._fixed = values, family.fixed
 
-    def count(self, key: str, otherwise: int | None = None) -> int:
-        """A whole number; null or a missing key is `otherwise`."""
+    def count(self, key: str, otherwise: int | None = None, least: int = 0) -> int:
+        """A whole number of at least `least`; null or a missing key is `otherwise`."""
         value = self._values.get(key)
         value = otherwise if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            above = f" above {least - 1}" if least else ""
             raise UsageError(
-                f"The model configuration has {key} = {value!r}.", f"Give {key} a whole number there."
+                f"The model configuration has {key} = {value!r}.", f"Give {key} a whole number{above} there."
             )
         return value
 
@@ -134,19 +135,19 @@ class _Fields:
 
 
 def _decoder(name: str, fields: _Fields) -> Decoder:
-    hidden = fields.count("hidden_size")
-    heads = max(1, fields.count("num_attention_heads"))
+    hidden = fields.count("hidden_size", least=1)
+    heads = fields.count("num_attention_heads", least=1)
     positions = fields.count("max_position_embeddings", 0)
     grouped = fields.flag("grouped", otherwise=True)
     return Decoder(
         family=name,
         hidden=hidden,
-        layers=fields.count("num_hidden_layers"),
+        layers=fields.count("num_hidden_layers", least=1),
         heads=heads,
         kv_heads=fields.count("num_key_value_heads", heads) if grouped else heads,
         head_dim=fields.count("head_dim", hidden // heads) if grouped else hidden // heads,
         ffn=fields.count("intermediate_size", 4 * hidden),
-        vocab=fields.count("vocab_size"),
+        vocab=fields.count("vocab_size", least=1),
         embedding=fields.count("word_embed_proj_dim", hidden),
         positions=positions + LEARNED_POSITIONS[name] if name in LEARNED_POSITIONS else 0,
         max_positions=positions or None,

@@ -119,7 +119,7 @@ def write_export(text: str, path: Path, force: bool = False) -> None:
     Raises UsageError when something is there already and `force` is off, OfftuneError when writing fails.
     """
     try:
-        _check_target(path, force)
+        check_target(path, force)
         _replace(path.resolve(), text)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -131,7 +131,7 @@ def write_all(files: Sequence[tuple[Path, str]], force: bool = False) -> None:
     if len({path.resolve() for path, _ in files}) < len(files):
         raise UsageError("Two of the files have the same name.", "Name them apart.")
     for path, _ in files:
-        _check_target(path, force)
+        check_target(path, force)
     for path, text in files:
         write_export(text, path, force)
 
@@ -150,7 +150,12 @@ def _replace(final: Path, text: str) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _check_target(target: Path, force: bool) -> None:
+def check_target(target: Path, force: bool) -> None:
+    """Raise UsageError where `write_export` could not write, so that it is known before the work."""
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"{target} cannot be written: there is no folder {target.parent}.", "Name another file with -o."
+        )
     if target.is_dir() or (target.exists() and not target.is_file()):
         raise UsageError(f"{target} is not a file that can be replaced.", "Name another file with -o.")
     if target.exists() and not force:

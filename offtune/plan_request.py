@@ -6,6 +6,7 @@ Covered: the request, its defaults and the messages when something does not fit.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import get_args
@@ -152,6 +153,17 @@ def _nvme_path(options: PlanOptions, profile: HardwareProfile) -> str | None:
             f"--nvme: {profile.name} has no NVMe in its profile.", "Leave it out, or write its rates."
         )
     return wanted
+
+
+def priced(tokens: str | None, price: float | None) -> tuple[float | None, float | None]:
+    """The number of tokens and the price of a GPU hour. Raises UsageError naming the option."""
+    if price is not None and not (price >= 0 and math.isfinite(price)):
+        raise UsageError(f"--price-per-gpu-hour {price}: that is no price.", "Write it like 2.5.")
+    if price is not None and tokens is None:
+        raise UsageError(
+            "--price-per-gpu-hour: a cost needs a number of tokens.", "Say how many, like --tokens 300B."
+        )
+    return (parse_count(tokens, "--tokens") if tokens is not None else None), price
 
 
 def _positive(value: int, option: str) -> int:

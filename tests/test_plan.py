@@ -171,6 +171,30 @@ def test_a_plan_on_the_command_line_and_its_exit_codes(tmp_path: Path):
     assert "--activation-checkpointing" in nothing.stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--price-per-gpu-hour", "2"], "--tokens"),
+        (["--price-per-gpu-hour", "-2", "--tokens", "1B"], "--price-per-gpu-hour"),
+        (["--export", "no/such/folder.json"], "no/such"),
+        (["--tokens", ""], "--tokens"),
+    ],
+)
+def test_what_is_asked_for_beside_the_plan_is_checked_before_it(options, named):
+    done = offtune(*ASKED, *options)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert named in done.stderr
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+def test_a_model_without_width_or_layers_is_refused_by_key(tmp_path: Path, key: str):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", key: 0}))
+    with pytest.raises(UsageError, match=key):
+        request(model=str(config))
+
+
 def test_an_export_is_not_overwritten_unasked(tmp_path: Path):
     target = tmp_path / "ds_config.json"
     assert offtune(*ASKED, "--export", str(target)).exit_code == 0

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.train]
 
-# A small model is mostly context and launches, of which profiles know least: these are wider than the errors of
+# A small model is mostly context and launches, of which profiles know least: wider than the errors of
 # docs/accuracy.md, where models fill their cards.
 MEMORY_SHARE, STEP_SHARE = 0.5, 1.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from offtune import hardware
 from offtune.errors import UsageError
 from offtune.hardware import Machine
-from offtune.units import format_bytes, parse_bytes
+from offtune.units import format_bytes, parse_bytes, parse_share
 
 # Share of the host memory available at the start that trials may use together (design, section 2).
 _HOST_SHARE = 0.9
@@ -31,13 +31,7 @@ def headroom_bytes(text: str | None, budget: int) -> int:
     if text is None:
         return 0
     if text.strip().endswith("%"):
-        try:
-            share = float(text.strip()[:-1]) / 100
-        except ValueError:
-            raise UsageError(
-                f"--headroom: '{text}' is not a percentage.", "Write it like 5% or 2GB."
-            ) from None
-        headroom = round(budget * share)
+        headroom = round(budget * parse_share(text, "--headroom", "5% or 2GB"))
     else:
         headroom = parse_bytes(text, "--headroom")
     if not 0 <= headroom < budget:

@@ -199,13 +199,25 @@ def search(
     time: Annotated[str | None, typer.Option(help="Start no trial after this long: 30m, 2h.")] = None,
     trial_timeout: Annotated[str | None, typer.Option(help="Kill a trial after this long. [10m]")] = None,
     warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,
-    steps: Annotated[int, typer.Option(help="Optimizer steps measured.")] = 5,
+    steps: Annotated[
+        int | None, typer.Option(help="Measure exactly so many optimizer steps. [as --accuracy needs]")
+    ] = None,
+    accuracy: Annotated[
+        str | None, typer.Option(help="Measure until the step time is known so well, or cannot win. [2%]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, data and the sampler.")] = 0,
     loss_check: Annotated[
         bool,
         typer.Option(
             "--loss-check/--no-loss-check",
             help="Call a trial diverged when its losses depart from the baseline's.",
+        ),
+    ] = True,
+    finals: Annotated[
+        bool,
+        typer.Option(
+            "--finals/--no-finals",
+            help="Train the best and the best baseline again in turn, until the winner is clear.",
         ),
     ] = True,
     sampler: Annotated[
@@ -244,8 +256,8 @@ def search(
         activation_checkpointing=activation_checkpointing, gpus=gpus, hostfile=hostfile, launcher=launcher,
         shared_dir=shared_dir, device=device, nvme_path=nvme_path,
         base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
-        warmup_steps=warmup_steps, steps=steps, seed=seed, sampler=sampler, loss_check=loss_check,
-        predict=predict, until_converged=until_converged,
+        warmup_steps=warmup_steps, steps=steps, accuracy=accuracy, seed=seed, sampler=sampler,
+        loss_check=loss_check, predict=predict, until_converged=until_converged, finals=finals,
         command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:

@@ -22,6 +22,7 @@ from offtune.models import Model, default_preset, max_positions, resolve_model
 from offtune.multinode import Nodes, resolve_nodes
 from offtune.scratch import swap_folder
 from offtune.trial import DeviceKind, DsConfig, Precision, Workload
+from offtune.trial_length import MOST_STEPS, accuracy_share
 from offtune.units import parse_seconds
 
 OPTIMIZERS = ("adamw", "adam", "lion", "adagrad")
@@ -31,7 +32,6 @@ _SEQ_LEN = {"cpu": 128, "cuda": 1024}
 _TRIALS = 40
 # The first step allocates optimizer states and records ZeRO-3's trace, the second is the first with prefetch.
 _WARMUP_STEPS = 2
-_STEPS = 5
 _PRECISION = "bf16"
 _TRIAL_TIMEOUT_S = 600.0
 
@@ -61,7 +61,8 @@ class Options:
     time: str | None = None
     trial_timeout: str | None = None
     warmup_steps: int = _WARMUP_STEPS
-    steps: int = _STEPS
+    steps: int | None = None
+    accuracy: str | None = None
     seed: int = 0
     sampler: str = "offtune"
     until_converged: bool = False
@@ -69,6 +70,7 @@ class Options:
     command: tuple[str, ...] | None = None
     trial_cwd: str = "here"
     loss_check: bool = True
+    finals: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,9 @@ class RunConfig:
 
     `limit_bytes` is the budget less headroom, per rank; `gpus` are NVML indices, empty without CUDA; with
     `nodes` they are this node's, the others being like it. `base` is the person's own ds_config, which is
-    under every point. With `until_converged` the study may end before `trials`.
+    under every point. With `until_converged` the study may end before `trials`. With `accuracy_share` a trial
+    stops once its step time is known that well, and `steps` are the most it measures; None: it measures
+    exactly `steps`.
     """
 
     workload: Workload
@@ -102,6 +106,8 @@ class RunConfig:
     nodes: Nodes | None = None
     loss_check: bool = True
     until_converged: bool = False
+    accuracy_share: float | None = None
+    finals: bool = True
 
     @property
     def under_points(self) -> DsConfig:
@@ -140,7 +146,8 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         time_s=parse_seconds(options.time, "--time") if options.time else None,
         trial_timeout_s=_trial_timeout(options),
         warmup_steps=_positive(options.warmup_steps, "--warmup-steps", least=0),
-        steps=_positive(options.steps, "--steps"),
+        steps=_positive(MOST_STEPS if options.steps is None else options.steps, "--steps"),
+        accuracy_share=accuracy_share(options.steps, options.accuracy),
         seed=_positive(options.seed, "--seed", least=0),
         sampler=options.sampler,
         machine=hardware.fingerprint(machine, device, gpus),
@@ -149,6 +156,7 @@ def resolve(options: Options, machine: Machine) -> RunConfig:
         nodes=nodes,
         loss_check=options.loss_check,
         until_converged=ends_early(options.until_converged, options.trials, options.sampler),
+        finals=options.finals,
     )
 
 

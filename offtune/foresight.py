@@ -19,12 +19,11 @@ from offtune.errors import UsageError
 from offtune.hardware_profile import HardwareProfile
 from offtune.model_shape import shape_of
 from offtune.predict import Bounds, Prediction, Predictor, judge
-from offtune.records import Run, is_measured
+from offtune.records import QUEUED_LABEL, Run, is_measured
 from offtune.space import Space
 from offtune.time_fit import MeasuredStep, corrected
 from offtune.trial import DsConfig, Facts, Forecast, MemoryPeaks, Point, Status, TrialResult
 
-QUEUED_LABEL = "predicted"
 QUEUED = 5
 # What else lives in the memory of the CPU accelerator moves its figures by more than the model's error; only
 # what is far over is not run there.

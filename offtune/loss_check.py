@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
-from offtune.records import Judge, Run
+from offtune.records import Judge, Run, is_baseline
 from offtune.trial import LossCheck, Precision, Status, TrialResult
 
 # judge: a departure makes the trial diverged. script: likewise, but for one at the first step, which shows
@@ -100,9 +100,7 @@ _NOT_REPEATED = "No update had been made by then: the script's weights, data or 
 
 
 def _without_reference(run: Run, result: TrialResult) -> LossCheck:
-    # A baseline that was interrupted comes back as a retry and keeps its label.
-    is_baseline = run.origin == "baseline" or (run.origin == "retry" and bool(run.label))
-    if is_baseline and result.status in _TRAINED and _is_known(result):
+    if is_baseline(run) and result.status in _TRAINED and _is_known(result):
         return LossCheck(verdict="reference", reason="The others are compared with it.")
     return LossCheck(verdict="skipped", reason="No baseline has trained: there is nothing to compare with.")
 

@@ -27,7 +27,7 @@ from offtune.models import ModelProfile
 from offtune.probe import probe
 from offtune.runner import TrialRunner
 from offtune.space import Space
-from offtune.trial import Facts, TrialSpec, load
+from offtune.trial import Facts, StopRule, TrialSpec, load
 
 Say = Callable[[str], None]
 _INSPECT_S = 120.0
@@ -142,6 +142,7 @@ def spec_fields(config: RunConfig, ready: tuple[str, ...]) -> dict[str, Any]:
         "gpus": config.gpus,
         "warmup_steps": config.warmup_steps,
         "steps": config.steps,
+        "stop": StopRule(accuracy_share=config.accuracy_share) if config.accuracy_share else None,
         "deadline_s": config.trial_timeout_s,
         "limit_bytes": config.limit_bytes,
         "host_limit_bytes": config.host_limit_bytes,

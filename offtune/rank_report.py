@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from offtune.phase_analysis import StepAnalysis
-from offtune.trial import DsConfig, MemoryPeaks, PhaseTimes, Traffic
+from offtune.trial import DsConfig, MemoryPeaks, PhaseTimes, Stopped, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,8 @@ class RankReport:
     """What one rank saw; written once, under a temporary name and then renamed.
 
     `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens
-    fed per optimizer step. `losses` are of the measured steps, `warmup_losses` of those before, in nats.
+    fed per optimizer step. `step_interval_s`, `stopped` and `unsafe` are as in a
+    TrialResult. `losses` are of the measured steps, `warmup_losses` of those before, in nats.
     """
 
     rank: int
@@ -38,6 +39,9 @@ class RankReport:
     error: str = ""
     stage: str = ""
     step_s: tuple[float, ...] = ()
+    step_interval_s: tuple[float, float] | None = None
+    stopped: Stopped = ""
+    unsafe: str = ""
     losses: tuple[float | None, ...] = ()
     warmup_losses: tuple[float | None, ...] = ()
     phases: PhaseTimes | None = None

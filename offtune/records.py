@@ -18,6 +18,8 @@ from offtune.trial import DsConfig, MemoryPeaks, Point, Status, TrialResult
 # What a study makes of a result before it is stored: the loss check may turn it into `diverged`.
 Judge = Callable[["Run", TrialResult], TrialResult]
 Origin = Literal["baseline", "search", "retry"]
+# Labels of points that the search itself queues; any other label names a baseline.
+QUEUED_LABEL, SIMPLER_LABEL = "predicted", "simplified"
 _NAME_LIMIT = 100  # characters; the name is part of file names, percent-encoded up to three times as long
 # A run that went over one budget may fit another; of all other failures no throughput is known.
 WITH_THROUGHPUT = frozenset({Status.OK, Status.OVER_BUDGET})
@@ -101,6 +103,12 @@ def is_measured(run: Run) -> bool:
     return run.ran and run.reuse_of is None and run.status not in (None, Status.INTERRUPTED)
 
 
+def is_baseline(run: Run) -> bool:
+    """Whether the run is a baseline, also one that was interrupted and comes again as a retry."""
+    is_retry = run.origin == "retry" and run.label not in ("", QUEUED_LABEL, SIMPLER_LABEL)
+    return run.origin == "baseline" or is_retry
+
+
 def fits(memory: MemoryPeaks, limits: Limits) -> bool:
     """Whether the peaks stay within the limits; unknown device memory never does, unknown host does."""
     device, host = memory.used_device_bytes, memory.used_host_bytes
@@ -110,9 +118,19 @@ def fits(memory: MemoryPeaks, limits: Limits) -> bool:
 
 
 def best_run(runs: Iterable[Run], limits: Limits) -> Run | None:
-    """The fastest measured run within `limits` (not only the study's own); the earlier one of equals."""
-    ranked = [(speed, -run.number, run) for run in runs if (speed := speed_within(run, limits)) is not None]
-    return max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
+    """The fastest measured run within `limits` (not only the study's own); the earlier one of equals.
+
+    One that drifted is best only where there is no other.
+    """
+    ranked = [(rank(run), run) for run in runs if speed_within(run, limits) is not None]
+    return min(ranked, key=lambda entry: entry[0])[1] if ranked else None
+
+
+def rank(run: Run) -> tuple[bool, float, int]:
+    """The place of a run among others that fit, least first: steady ones, the faster, the earlier."""
+    result = run.result
+    unsafe, speed = (bool(result.unsafe), result.samples_per_s or 0.0) if result else (False, 0.0)
+    return unsafe, -speed, run.number
 
 
 def speed_within(run: Run, limits: Limits) -> float | None:

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from offtune.calibration import Calibration
 from offtune.lock import Owner
 from offtune.records import Run, StudyRecord, is_measured
+from offtune.repeats import Repeat
 from offtune.timeline import Timeline
 from offtune.trial import (
     Forecast,
@@ -96,6 +97,7 @@ def outcome_row(run: Run, result: TrialResult) -> dict[str, Any]:
         "samples_per_s": speed if speed is not None and math.isfinite(speed) else None,
         "used_device_bytes": result.memory.used_device_bytes,
         "used_host_bytes": result.memory.used_host_bytes,
+        "unsafe": bool(result.unsafe),
         "brief": dump_brief(result),
     }
 
@@ -130,10 +132,11 @@ def load_brief(text: str) -> TrialResult:
     for name, kind in _INNER.items():
         if values.get(name) is not None:
             values[name] = kind(**values[name])
-    lists = {name: tuple(values[name]) for name in ("step_s", "exit_codes") if name in values}
+    lists = {name: tuple(values[name]) for name in _LISTS if values.get(name) is not None}
     return TrialResult(**{**values, **lists, "status": Status(values["status"])})
 
 
+_LISTS = ("step_s", "step_interval_s", "exit_codes")
 _INNER: dict[str, Callable[..., object]] = {
     "memory": MemoryPeaks,
     "phases": PhaseTimes,
@@ -155,6 +158,28 @@ def brief_run_from(row: Mapping[str, Any]) -> Run:
         ran=bool(row["ran"]),
     )
     return Run(**columns)
+
+
+def repeat_row(repeat: Repeat) -> dict[str, Any]:
+    """The columns of `repeats`."""
+    columns = {name: getattr(repeat, name) for name in Repeat.__dataclass_fields__}
+    columns.update(
+        status=repeat.status and str(repeat.status),
+        result=repeat.result and dump(repeat.result),
+        owner=repeat.owner and dump(repeat.owner),
+    )
+    return columns
+
+
+def repeat_from(row: Mapping[str, Any]) -> Repeat:
+    """The record of one row of `repeats`."""
+    columns = dict(row)
+    columns.update(
+        status=row["status"] and Status(row["status"]),
+        result=row["result"] and load(TrialResult, row["result"]),
+        owner=row["owner"] and load(Owner, row["owner"]),
+    )
+    return Repeat(**columns)
 
 
 def measurement_rows(study: str, number: int, result: TrialResult) -> list[dict[str, Any]]:

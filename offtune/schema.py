@@ -52,14 +52,19 @@ runs = table("runs", *map(column, _RUN_COLUMNS))
 outcomes = table(
     "outcomes",
     *map(column, ("study", "number", "measured", "status", "samples_per_s", "used_device_bytes")),
-    *map(column, ("used_host_bytes", "brief")),
+    *map(column, ("used_host_bytes", "unsafe", "brief")),
 )
 measurements = table("measurements", *map(column, ("study", "number", "key", "value", "unit")))
 series = table("series", *map(column, ("study", "number", "key", "points", "unit")))
 calibrations = table(
     "calibrations", *map(column, ("machine", "key", "value", "unit", "detail", "measured_at"))
 )
-OUR_TABLES = (studies, notes, runs, outcomes, measurements, series, calibrations)
+_REPEAT_COLUMNS = (
+    *("study", "number", "finals", "round", "run", "kind", "status", "result"),
+    *("started_at", "finished_at", "owner", "trial_dir", "swap_dir", "token"),
+)
+repeats = table("repeats", *map(column, _REPEAT_COLUMNS))
+OUR_TABLES = (studies, notes, runs, outcomes, measurements, series, calibrations, repeats)
 
 # MySQL's TEXT ends at 64 KiB; a result with its log tail may be longer.
 _LONG_TEXT = Text().with_variant(LONGTEXT(), "mysql")
@@ -140,6 +145,20 @@ def _outcome(row: Any) -> dict[str, Any]:
     }
 
 
+def m003_repeats(connection: Connection) -> None:
+    """What the finals of a study measured, and which runs drifted; of older ones nobody knows."""
+    connection.execute(text("ALTER TABLE outcomes ADD COLUMN unsafe BOOLEAN"))
+    metadata = MetaData()
+    Table(
+        "repeats", metadata, _key("study"), _key("number", Integer), _required("finals", Integer),
+        _required("round", Integer), _required("run", Integer), _required("kind", _SHORT),
+        Column("status", _SHORT), Column("result", _LONG_TEXT), _required("started_at", _SHORT),
+        Column("finished_at", _SHORT), Column("owner", Text), Column("trial_dir", Text),
+        Column("swap_dir", Text), _required("token", _SHORT),
+    )  # fmt: skip
+    metadata.create_all(connection)
+
+
 def _key(name: str, kind: Any = _NAME) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False)
 
@@ -148,4 +167,4 @@ def _required(name: str, kind: Any) -> Column[Any]:
     return Column(name, kind, nullable=False)
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [m001_first_tables, m002_outcomes]
+MIGRATIONS: list[Callable[[Connection], None]] = [m001_first_tables, m002_outcomes, m003_repeats]

@@ -12,30 +12,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from offtune import ds_config, hardware, prepare, scratch
+from offtune import ds_config, hardware, scratch
 from offtune.alike import Alike
 from offtune.config import RunConfig
 from offtune.convergence import STRATEGY
 from offtune.crew import Alone, Crew
 from offtune.devices import device_names
-from offtune.ds_auto import left_to_runtime
-from offtune.ds_zero import placement_text
 from offtune.errors import Interrupted, NothingTrains
-from offtune.foresight import QUEUED, QUEUED_LABEL, Foresight
+from offtune.foresight import QUEUED, Foresight
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
 from offtune.recording import read_timelines
-from offtune.records import Judge, Run, as_it_is
+from offtune.records import QUEUED_LABEL, Judge, Run, as_it_is
 from offtune.store import Store
 from offtune.store_standings import unseen
 from offtune.study import Proposal, Repair, Study
-from offtune.trial import DsConfig, Facts, Status, TrialResult, TrialSpec
+from offtune.trial import DsConfig, Facts, Point, Status, TrialResult, TrialSpec
+from offtune.trial_spec import trial_spec
 
 # After so many proposals in a row that need no training, what is left of the space is a corner.
 _FRUITLESS_LIMIT = 100
 # How often a waiting worker looks again; after each trial a worker lets the waiting ones look first.
 _POLL_S = 0.3
 _YIELD_S = 2 * _POLL_S
+# Of --time: the finals of a search that ends by time get this part.
+_FINALS_SHARE = 0.2
 
 
 class Watcher(Protocol):
@@ -109,7 +110,9 @@ class Search:
         measured = self.study.measured_count()
         if measured >= self.config.trials:
             return f"{measured} trials measured, as asked."
-        if self.config.time_s is not None and time.monotonic() - self.started >= self.config.time_s:
+        kept_free = _FINALS_SHARE if self.config.finals else 0.0
+        limit = self.config.time_s
+        if limit is not None and time.monotonic() - self.started >= (1 - kept_free) * limit:
             return f"The time is up after {measured} trials."
         if self.fruitless >= _FRUITLESS_LIMIT:
             return (
@@ -151,6 +154,16 @@ class Search:
             return self._claim(run, view.gpus)
         return None
 
+    def try_point(self, point: Point, label: str) -> None:
+        """Train one more point after the search, whatever the target; not while others are queued."""
+        with self.crew.turn():
+            if self.study.waiting():
+                return
+            self.study.enqueue(point, "search", label)
+            work = self._propose(Outlook(gpus=self.config.gpus)) if self.study.waiting() else None
+        if work is not None:
+            self._train(*work)
+
     def _queue_predicted(self) -> None:
         """Once nothing is queued any more, so after the baselines: the points that look best."""
         if self.foresight is None or not self.foresight.ready or self.study.waiting():
@@ -178,7 +191,7 @@ class Search:
 
     def _claim(self, run: Run, gpus: tuple[int, ...]) -> tuple[TrialSpec, Run]:
         """The trial of a run, written down as ours and under way."""
-        spec = self._spec(run, gpus)
+        spec = self.spec_of(run, gpus)
         owner = replace(self.crew.owner, devices=device_names(self.machine, self.config.device, gpus))
         run = replace(run, owner=owner, trial_dir=spec.trial_dir, swap_dir=spec.swap_dir, token=spec.token)
         return spec, self.store.add_run(run)
@@ -192,7 +205,7 @@ class Search:
             with self.crew.turn():
                 self.study.abandon(run.number)
                 scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
-            raise self._stopped() from None
+            raise self.stopped() from None
         with self.crew.turn():
             result = self.judge(run, result)
             kept = self._keep(run, result)
@@ -230,9 +243,10 @@ class Search:
         try:
             time.sleep(seconds)
         except KeyboardInterrupt:
-            raise self._stopped() from None
+            raise self.stopped() from None
 
-    def _stopped(self) -> Interrupted:
+    def stopped(self) -> Interrupted:
+        """What to raise when the person stops the search."""
         return Interrupted("Stopped; every finished trial is kept.", f"offtune resume {self.study.name}")
 
     def _say_once(self, text: str) -> None:
@@ -251,26 +265,9 @@ class Search:
             fingerprint=fingerprint,
         )
 
-    def _given(self, config: DsConfig) -> DsConfig:
-        """What a trial is given of its ds_config; the runtime of a command fills some values itself."""
-        if self.config.workload.command is None or self.config.base is None:
-            return config
-        return left_to_runtime(config, self.config.base)
-
-    def _spec(self, run: Run, gpus: tuple[int, ...]) -> TrialSpec:
-        swap_dir = None
-        shared_dir = self.config.nodes.shared_dir if self.config.nodes else None
-        if self.config.nvme_path is not None and "nvme" in placement_text(run.ds_config):
-            swap_dir = str(scratch.make_swap_dir(self.config.nvme_path, self.study.name, run.number))
-        return TrialSpec(
-            **{**prepare.spec_fields(self.config, self.ops), "gpus": gpus},
-            study=self.study.name,
-            number=run.number,
-            ds_config=self._given(ds_config.build(self.config.under_points, run.point, self.facts, swap_dir)),
-            trial_dir=str(scratch.make_trial_dir(self.study.name, run.number, shared_dir)),
-            swap_dir=swap_dir,
-            token=scratch.new_token(),
-        )
+    def spec_of(self, run: Run, gpus: tuple[int, ...]) -> TrialSpec:
+        """What the runner is given for a run, with scratch of its own."""
+        return trial_spec(run, self.config, self.facts, self.ops, gpus, self.study.best())
 
 
 _REPAIRED = {

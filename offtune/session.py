@@ -23,6 +23,7 @@ from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
 from offtune.devices import visible_gpus
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
+from offtune.finals import Finals
 from offtune.foresight import foresight_for
 from offtune.guesses import guesses_for
 from offtune.hardware_profile import HardwareProfile
@@ -166,6 +167,8 @@ def _run(
     ended = search.run()
     with crew.turn():
         store.note(record.name, "ended", ended)
+    Finals(search=search, space=ready.space, limits=limits, own_label=AS_IS_LABEL).run()
+    with crew.turn():
         summary = read_summary(store, record)
         keep_effects(store, summary)
     return summary

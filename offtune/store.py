@@ -28,6 +28,7 @@ from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
 from offtune.store_queries import count_measured, insert_figures, is_measured, is_run, is_under_way
+from offtune.store_repeats import Repeats
 from offtune.timeline import Timeline
 from offtune.trial import TrialResult, dump
 from offtune.trouble import retrying, trouble
@@ -248,6 +249,11 @@ class Store:
     def measured_count(self, study: str) -> int:
         """How many runs count against the study's trial target."""
         return int(self.read(count_measured(study))[0]["n"])
+
+    @property
+    def repeats(self) -> Repeats:
+        """What the finals of the studies measured."""
+        return Repeats(self.read, self._change)
 
     def add_calibration(self, fingerprint: Mapping[str, str], calibration: Calibration) -> None:
         """Keep what was measured on a machine, instead of what was measured there before."""

@@ -18,6 +18,7 @@ DsConfig = dict[str, Any]
 Point = dict[str, Any]
 DeviceKind = Literal["cpu", "cuda"]
 Precision = Literal["bf16", "fp16", "fp32"]
+Stopped = Literal["tight", "worse", "drift", "most", ""]
 T = TypeVar("T")
 
 
@@ -98,6 +99,19 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopRule:
+    """When a trial has measured enough: its step time is known to within `accuracy_share`, either side.
+
+    Not before `least_steps`, unless many micro-steps say more. With `best_step_s`, the upper end of what the
+    best so far takes, also once it is certainly slower than that.
+    """
+
+    accuracy_share: float
+    least_steps: int = 2
+    best_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
     """Everything a runner needs for one trial.
 
@@ -107,6 +121,7 @@ class TrialSpec:
     names DeepSpeed gives its files in /dev/shm, by which they are found and removed. With `probe`, a command
     runs up to `deepspeed.initialize` only, and each rank leaves a ProbeReport instead of a RankReport. With
     `record`, memory, traffic and utilisation are sampled over time.
+    `steps` are measured after the warm-up, with a `stop` rule at most so many.
     """
 
     study: str
@@ -127,6 +142,7 @@ class TrialSpec:
     token: str = "0"
     probe: bool = False
     record: bool = True
+    stop: StopRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +224,9 @@ class TrialResult:
     Throughput is the median over measured optimizer steps, barrier to barrier over all ranks. `seconds` is
     the wall time of the whole trial, `first_step_s` from request to the end of the first optimizer step.
     `forecast` is what was predicted before it, where anything was.
+    `step_interval_s` is the 95 % interval of the step time within this trial, `stopped` why a trial with a
+    stop rule measured no more steps: known well enough, certainly slower than the best, drifting, or the most
+    it may. `unsafe` says in a sentence what grew from step to step, "" where nothing did.
     `analysis` is memory, traffic and utilisation by phase, where they were sampled.
     """
 
@@ -216,6 +235,9 @@ class TrialResult:
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     step_s: tuple[float, ...] = ()
+    step_interval_s: tuple[float, float] | None = None
+    stopped: Stopped = ""
+    unsafe: str = ""
     losses: tuple[float | None, ...] = ()
     warmup_losses: tuple[float | None, ...] = ()
     phases: PhaseTimes | None = None

@@ -50,6 +50,17 @@ def _whole(number: str, factor: int) -> int:
     return (scaled + denominator // 2) // denominator
 
 
+def parse_share(text: str, option: str, forms: str = "5%") -> float:
+    """0.05 from '5%'. Raises UsageError naming `option`, with `forms` as what can be written."""
+    number, sign, rest = text.strip().partition("%")
+    try:
+        if sign and not rest:
+            return float(number) / 100
+    except ValueError:
+        pass
+    raise UsageError(f"{option}: '{text}' is not a percentage.", f"Write it like {forms}.")
+
+
 def parse_seconds(text: str, option: str = "time") -> float:
     """Seconds from '90s', '30m', '2h', '1h30m'; a bare number is seconds. Raises UsageError."""
     pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those above it in this table, and
 # nothing in a circle. Before a colon the room, after it its files (shell patterns); some have two lines.
 TABLE = """
-    words: draft errors phase_analysis rank_report recording spread timeline trial units
+    words: draft errors intervals phase_analysis rank_report recording spread timeline trial units
     machine: calibration check child_lines command devices hardware* host hub installed lock
     machine: machine_profile models scratch toolchain trouble
     shapes: activations decoder* model_*
@@ -23,11 +23,13 @@ TABLE = """
     predictions: candidates predict
     strategy: beliefs boundary convergence features pool residuals strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
+    studies: finals_notes repeats winner
     studies: crew database export* loss_check migrate records rows sampling* schema score store* study
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
+    settings: trial_length
     analysis: bound* dashboard effects importance nvml_trace
     report: report.*
-    searches: alike foresight guesses outlook search selection session
+    searches: alike finals foresight guesses outlook search selection session trial_spec
     command line: cli* __main__
 """
 _LINES = [line.split(":") for line in TABLE.strip().splitlines()]

@@ -306,7 +306,9 @@ def test_a_search_over_a_file_runs_it_first_and_exports_the_rest_of_it(tmp_path:
         "--seq-len",
         "32",
     )
-    done = run_offtune(tmp_path, "search", "--budget", "2GB", "--trials", "3", *arguments, "--json")
+    done = run_offtune(
+        tmp_path, "search", "--budget", "2GB", "--trials", "3", *arguments, "--json", "--no-finals"
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["trials"][0]["label"] == "your file"

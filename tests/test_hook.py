@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ from offtune.command import parse_command
 from offtune.command_ranks import CommandRanks
 from offtune.recording import read_timelines
 from offtune.runner import run_trial
-from offtune.trial import Status
+from offtune.trial import Status, StopRule
 
 FAKE = Path(__file__).parent / "fake_deepspeed"
 BATCH = {"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
@@ -86,6 +87,18 @@ for step in train(engine, 100):
     assert len(timeline.steps()) == 3
     assert result.memory.used_device_bytes is not None
     assert result.memory.used_device_bytes < 100 * 2**20
+
+
+def test_a_short_script_has_done_enough_where_a_trial_may_stop_early(trial):
+    script = START + "engine = start()\nfor step in train(engine, 4):\n    pass\n"
+    rule = StopRule(accuracy_share=1e-9, least_steps=3)
+    _, enough = trial(script, steps=20, stop=rule)
+    assert enough.status is Status.OK, enough.reason + enough.log_tail
+    assert len(enough.step_s) == 3
+    assert enough.stopped == ""
+    _, short = trial(script, steps=20, stop=replace(rule, least_steps=4))
+    assert short.status is Status.CRASHED
+    assert "after 4 of 21 optimizer steps" in short.reason
 
 
 def test_loading_counts_as_training(trial):

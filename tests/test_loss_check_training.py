@@ -42,7 +42,14 @@ class Silent:
 def search(tmp_path: Path) -> Callable[..., Summary]:
     def run(progress: Silent, **changes: Any) -> Summary:
         few = Options(
-            budget="2GB", device="cpu", space="ladder", seq_len=64, global_batch=4, steps=5, trials=5
+            budget="2GB",
+            device="cpu",
+            space="ladder",
+            seq_len=64,
+            global_batch=4,
+            steps=5,
+            trials=5,
+            finals=False,
         )
         return session.start(replace(few, **changes), str(tmp_path / "studies.db"), "study-1", progress)
 

@@ -12,7 +12,10 @@ pytestmark = pytest.mark.train
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 BIN = Path(sys.executable).parent
-QUICK = ("--budget", "2GB", "--space", "ladder", "--steps", "3", "--warmup-steps", "1", "--json")
+QUICK = (
+    *("--budget", "2GB", "--space", "ladder", "--steps", "3", "--warmup-steps", "1"),
+    *("--json", "--no-finals"),
+)
 PLAIN = (
     str(EXAMPLES / "plain_deepspeed.py"),
     "--deepspeed_config",

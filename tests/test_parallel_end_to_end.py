@@ -23,7 +23,7 @@ from offtune.trial import Status
 pytestmark = pytest.mark.train
 
 OFFTUNE = (sys.executable, "-m", "offtune")
-QUICK = ("--steps", "2", "--warmup-steps", "1", "--seq-len", "64", "--global-batch", "4")
+QUICK = ("--no-finals", "--steps", "2", "--warmup-steps", "1", "--seq-len", "64", "--global-batch", "4")
 TARGET = 9
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.train
 
-SEARCH = ("search", "--budget", "2GB", "--trials", "8", "--space", "ladder", "--steps", "2")
+SEARCH = ("search", "--budget", "2GB", "--trials", "8", "--space", "ladder", "--steps", "2", "--no-finals")
 
 
 @pytest.fixture(scope="module")

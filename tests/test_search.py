@@ -1,90 +1,20 @@
 """The loop over a runner that needs no machine: order of writing, reuse, stopping, budgets, interruption."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from space_samples import facts
+from search_fakes import MACHINE, imagined, make_search
 
 from offtune import scratch
-from offtune.config import Options, resolve
 from offtune.errors import Interrupted, StoreError
-from offtune.hardware import Machine
 from offtune.recording import write_timeline
-from offtune.records import Limits, Run, StudyRecord
 from offtune.report.document import document
 from offtune.report.summary import summarise
-from offtune.search import Search
-from offtune.space import load_space
-from offtune.store import Store
-from offtune.study import Study
 from offtune.timeline import MAX_POINTS, Mark, Series, Timeline
-from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec, dump
+from offtune.trial import Status, TrialResult, TrialSpec, dump
 
-MACHINE = Machine(
-    cpu_model="p", cores=2, memory_bytes=10**10, gpus=(), driver_version=None, hostname="h", boot_id="b"
-)
-
-
-class Notes:
-    """A watcher that remembers."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[Run, Run | None]] = []
-        self.texts: list[str] = []
-
-    def begin(self, run: Run) -> None:
-        assert run.status is None
-
-    def trial(self, run: Run, best: Run | None, *, done: int | None = None) -> None:
-        self.runs.append((run, best))
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
-
-
-def imagined(spec: TrialSpec) -> TrialResult:
-    """Faster with larger micro-batches and lower stages, at the price of memory."""
-    micro = spec.ds_config["train_micro_batch_size_per_gpu"]
-    stage = spec.ds_config["zero_optimization"]["stage"]
-    used = 100_000_000 * micro + 50_000_000 * (3 - stage)
-    status = Status.OK if used <= spec.limit_bytes else Status.OVER_BUDGET
-    speed = 10.0 + micro - stage
-    memory = MemoryPeaks(used_device_bytes=used, used_host_bytes=10**6)
-    return TrialResult(
-        status=status, samples_per_s=speed, step_s=(1.0, 1.0), memory=memory, start="predicted"
-    )
-
-
-@pytest.fixture
-def make_search(tmp_path):
-    """A Search over a database in the test's folder; keyword arguments are options."""
-    opened: list[Store] = []
-
-    def make(runner: Callable[[TrialSpec], TrialResult] = imagined, **options: Any) -> Search:
-        settings = resolve(Options(**{"budget": "1GB", "trials": 10, "sampler": "tpe", **options}), MACHINE)
-        store = Store.open(str(tmp_path / "studies.db"), write=True)
-        opened.append(store)
-        here = facts(device="cpu", nvme_dir=None, ops=frozenset({"cpu_adam", "fused_adam"}))
-        space = load_space("ladder").fit(here)
-        if not store.studies():
-            store.add_study(
-                StudyRecord(name="s", created_at="2026", settings={"limit_bytes": settings.limit_bytes},
-                            target_trials=settings.trials, model="m", device="cpu", budget_bytes=10**9)
-            )  # fmt: skip
-        study = Study(store, "s", space, limits=Limits(device_bytes=settings.limit_bytes), seed=settings.seed,
-                      sampler=settings.sampler)  # fmt: skip
-        for label, point in space.baselines():
-            study.enqueue(point, "baseline", label)
-        return Search(
-            config=settings, store=store, study=study, facts=here, ops=(), runner=runner, watcher=Notes()
-        )
-
-    yield make
-    for store in opened:
-        store.close()
+__all__ = ["MACHINE", "imagined", "make_search"]  # tests of single features start from these
 
 
 def test_the_search_ends_at_its_target_with_baselines_first_and_the_fastest_found(make_search):

@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from offtune.finals_notes import kept
 from offtune.records import Run, StudyRecord
+from offtune.repeats import Outcome
 from offtune.report.miss import study_limits
 from offtune.store import Store
 from offtune.store_standings import best_of, kinds
+from offtune.winner import winner_of
 
 
 class Standing(Protocol):
@@ -38,7 +41,7 @@ class Standing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A study, how many runs it has of which kind, and the fastest that fits its own limits."""
+    """A study, how many runs it has of which kind, and its winner within its own limits."""
 
     study: StudyRecord
     best: Run | None
@@ -55,9 +58,13 @@ def overviews(store: Store) -> list[Overview]:
 
 def _overview(store: Store, record: StudyRecord) -> Overview:
     found = kinds(store, record.name)
+    limits = study_limits(record)
+    fastest, outcome = best_of(store, record.name, limits), kept(store, record.name, Outcome)
+    contenders = outcome.plan.contenders if outcome and fastest else ()
+    known = [*([fastest] if fastest else []), *(store.run(record.name, number) for number in contenders)]
     return Overview(
         study=record,
-        best=best_of(store, record.name, study_limits(record)),
+        best=winner_of(known, limits, outcome),
         measured=found.measured,
         reused=found.reused,
         running=found.running,

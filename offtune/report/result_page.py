@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from offtune.knobs import describe
 from offtune.records import Run, StudyRecord, is_measured
+from offtune.report.finals_text import finals_lines, finals_verdict
 from offtune.report.forecasts import forecast_lines, is_foretold, unrun_blocks
 from offtune.report.gain import Gain
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
@@ -30,7 +31,7 @@ def result_page(summary: Summary) -> Page:
         Heading(text="Result"),
         Facts(rows=_winner_facts(summary, summary.best)),
         *baselines_blocks(summary),
-        Line(text=verdict_text(summary), tone="strong"),
+        *verdict_blocks(summary),
         *forecast_lines(summary.forecasts),
         *_cpu_reminder(summary.study),
         Line(text="Take it away:"),
@@ -72,6 +73,8 @@ def _limit_text(summary: Summary) -> str:
 def verdict_text(summary: Summary) -> str:
     """The winner against the best baseline, in one sentence that carries its uncertainty."""
     gain = summary.best_gain
+    if (decided := finals_verdict(summary)) is not None:
+        return decided
     if gain is None:
         return "No baseline fits the budget, so there is nothing to compare the winner with."
     if gain.same:
@@ -81,6 +84,11 @@ def verdict_text(summary: Summary) -> str:
         return f"No clear winner: {against} is within the noise of {gain.noise_percent:.1f} %."
     noise = "unknown: too few steps" if gain.noise_percent is None else f"{gain.noise_percent:.1f} %"
     return f"{gain.percent:.1f} % faster than the best baseline that fits, '{gain.label}' (noise {noise})."
+
+
+def verdict_blocks(summary: Summary) -> list[Block]:
+    """The winner against the best baseline, and how far that can be trusted."""
+    return [Line(text=verdict_text(summary), tone="strong"), *finals_lines(summary)]
 
 
 def gain_text(gain: Gain) -> str:
@@ -95,7 +103,9 @@ def gain_text(gain: Gain) -> str:
 
 def count_text(summary: Summary) -> str:
     """'12 of 12 trials (8 ok, 3 over budget, 1 crashed), 2 reused'."""
-    target = f" of {summary.study.target_trials}" if summary.study.target_trials else ""
+    # The finals may add a trial: the winner with what does not matter at its default.
+    wanted = summary.study.target_trials
+    target = f" of {wanted}" if wanted and summary.measured <= wanted else ""
     trained = Counter(run.status for run in summary.runs if is_measured(run))
     kinds = ", ".join(f"{trained[status]} {_spaced(status)}" for status in Status if trained[status])
     extras = [

@@ -104,11 +104,18 @@ def _config_facts(config: RunConfig) -> tuple[tuple[str, str], ...]:
         ("host limit", f"{format_bytes(config.host_limit_bytes)} for all ranks together"),
         ("NVMe folder", config.nvme_path or "none"),
         ("trials", _trials_text(config)),
-        ("a trial", f"{config.warmup_steps} warm-up steps, then {config.steps} measured"),
+        ("a trial", f"{config.warmup_steps} warm-up steps, then {_measured_text(config)}"),
         ("trial timeout", format_seconds(config.trial_timeout_s)),
         ("sampler", f"{config.sampler}, seed {config.seed}"),
         ("predictions", "on" if config.predict else "off"),
     )
+
+
+def _measured_text(config: RunConfig) -> str:
+    if config.accuracy_share is None:
+        return f"{config.steps} measured"
+    known = f"its step time is known to {100 * config.accuracy_share:g} %"
+    return f"measured until {known} or it cannot win, at most {config.steps}"
 
 
 def _what_is_trained(work: Workload) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,7 @@ from offtune.report.result_page import (
     count_text,
     failures_blocks,
     nothing_fits_blocks,
-    verdict_text,
+    verdict_blocks,
 )
 from offtune.report.summary import Summary
 from offtune.report.words import CPU_CAVEATS, budget_text, rate_text, share_text, time_text
@@ -38,7 +38,7 @@ def study_page(summary: Summary, insight: Sequence[Block] = ()) -> Page:
         blocks += nothing_fits_blocks(summary)
     else:
         blocks += [*_ranking(summary, summary.best), *baselines_blocks(summary)]
-        blocks += [Line(text=verdict_text(summary), tone="strong"), *forecast_lines(summary.forecasts)]
+        blocks += [*verdict_blocks(summary), *forecast_lines(summary.forecasts)]
         blocks += _front(summary)
     return (*blocks, *insight, *failures_blocks(summary), *_next_commands(summary))
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 from offtune.bounds import Peaks, StepBound, bound, peaks_of
 from offtune.effects import KnobEffect, knob_effects
+from offtune.finals_notes import kept
 from offtune.records import Limits, Run, StudyRecord
+from offtune.repeats import Outcome
 from offtune.report.difference import KeyChange, key_changes
 from offtune.report.summary import Summary, summarise
 from offtune.store import Store
@@ -66,15 +68,15 @@ def keep_effects(store: Store, summary: Summary) -> None:
 
 def _kept_effects(store: Store, summary: Summary) -> tuple[KnobEffect, ...] | None:
     """What was noted, unless trials have been added since."""
-    kept = store.notes(summary.study.name).get(_EFFECTS)
-    if kept is None or kept["measured"] != summary.measured:
+    noted = store.notes(summary.study.name).get(_EFFECTS)
+    if noted is None or noted["measured"] != summary.measured:
         return None
-    return tuple(KnobEffect(**effect) for effect in kept["effects"])
+    return tuple(KnobEffect(**effect) for effect in noted["effects"])
 
 
 def read_summary(store: Store, record: StudyRecord, limits: Limits | None = None) -> Summary:
     """The summary of a study: winner and nearest miss whole, all other runs in brief (`rows.brief`)."""
-    summary = summarise(record, briefs(store, record.name), limits)
+    summary = summarise(record, briefs(store, record.name), limits, kept(store, record.name, Outcome))
     if (miss := summary.nearest_miss) is not None:
         miss = replace(miss, run=store.run(record.name, miss.run.number))
     ranking = summary.ranking

@@ -12,6 +12,7 @@ from offtune.effects import MIN_TRIALS
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.bounds_page import NOT_SAMPLED, bounds_blocks
+from offtune.report.finals_text import ratio_text
 from offtune.report.forecasts import is_foretold
 from offtune.report.inside import inside_section
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Table
@@ -67,7 +68,7 @@ def _verdict(summary: Summary) -> str:
 
 def _tiles(summary: Summary) -> tuple[Tile, ...]:
     trials = Tile(label="Trials", value=str(summary.measured), note=count_text(summary))
-    best, gain = summary.best, summary.best_gain
+    best = summary.best
     if best is None or best.result is None:
         return (trials,)
     result = best.result
@@ -86,21 +87,32 @@ def _tiles(summary: Summary) -> tuple[Tile, ...]:
             share=min(1.0, used / limit),
         ),
     ]
-    if gain is not None and gain.percent is not None and not gain.same:
-        noise = (
-            "noise unknown: too few steps"
-            if gain.noise_percent is None
-            else f"noise {gain.noise_percent:.1f} %"
+    against = _against_tile(summary)
+    return (*tiles, against, trials) if against else (*tiles, trials)
+
+
+def _against_tile(summary: Summary) -> Tile | None:
+    """The winner against the baseline: by the finals or, where there were none, by single trials."""
+    outcome, gain = summary.outcome, summary.best_gain
+    ratio = outcome.over(outcome.plan.baseline) if outcome else None
+    if ratio is not None:
+        label = next(run.label for run in summary.runs if run.number == ratio.against)
+        return Tile(
+            label=f"Times as fast as '{label}'",
+            value=ratio_text(ratio.value, ratio.low, ratio.high),
+            note=f"95 %, {outcome.rounds if outcome else 0} rounds in turn",
+            tone="good" if ratio.low > 1 else "plain",
         )
-        tiles.append(
-            Tile(
-                label="Against the best baseline",
-                value=f"{gain.percent:+.1f} %",
-                note=f"{gain.label}, {noise}",
-                tone="good" if gain.clear and gain.percent > 0 else "plain",
-            )
-        )
-    return (*tiles, trials)
+    if gain is None or gain.percent is None or gain.same:
+        return None
+    known = gain.noise_percent
+    noise = "noise unknown: too few steps" if known is None else f"noise {known:.1f} %"
+    return Tile(
+        label="Against the best baseline",
+        value=f"{gain.percent:+.1f} %",
+        note=f"{gain.label}, {noise}",
+        tone="good" if gain.clear and gain.percent > 0 else "plain",
+    )
 
 
 def _frontier_section(summary: Summary) -> Section:

@@ -11,18 +11,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from offtune.records import Limits, Run, StudyRecord, is_measured, speed_within
+from offtune.records import Limits, Run, StudyRecord, is_baseline, is_measured, rank, speed_within
+from offtune.repeats import Outcome
 from offtune.report.forecasts import Forecasts, forecasts
 from offtune.report.gain import Gain, gain
 from offtune.report.miss import NearestMiss, advice, nearest_miss, study_limits
 from offtune.trial import Status
+from offtune.winner import winner_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What a study found under one pair of limits.
 
-    `ranking` is fastest first, `front` from least memory to most. `measured`
+    `ranking` is the winner, then fastest first, `front` from least memory to most. `measured`
     counts real, finished trainings; `infeasible_share` is the part of them that gave nothing usable.
     """
 
@@ -38,10 +40,11 @@ class Summary:
     reused: int
     running: int
     infeasible_share: float | None
+    outcome: Outcome | None = None
 
     @property
     def best(self) -> Run | None:
-        """The fastest run that fits; of equals the one with the lower number."""
+        """The winner: that of the finals, else the fastest run that fits."""
         return self.ranking[0] if self.ranking else None
 
     @property
@@ -62,17 +65,24 @@ class Summary:
         return advice(miss, self.study, self.limits) if miss else []
 
 
-def summarise(study: StudyRecord, runs: Iterable[Run], limits: Limits | None = None) -> Summary:
+def summarise(
+    study: StudyRecord,
+    runs: Iterable[Run],
+    limits: Limits | None = None,
+    outcome: Outcome | None = None,
+) -> Summary:
     """The summary under `limits`, by default the study's own.
 
-    Read from `study.settings`, each where present: `limit_bytes`, `host_limit_bytes`.
+    Read from `study.settings`, each where present: `limit_bytes`, `host_limit_bytes`. `outcome` is that of
+    the study's finals.
     """
     limits = limits or study_limits(study)
     complete = _with_results(runs)
     trained = [run for run in complete if is_measured(run)]
     # The same question as in `best_run`, so that the two cannot disagree about what fits.
     fitting = [run for run in trained if speed_within(run, limits) is not None]
-    ranking = sorted(fitting, key=lambda run: (-_rate(run), run.number))
+    chosen = winner_of(fitting, limits, outcome)
+    ranking = sorted(fitting, key=lambda run: (run is not chosen, *rank(run)))
     return Summary(
         study=study,
         runs=complete,
@@ -88,6 +98,7 @@ def summarise(study: StudyRecord, runs: Iterable[Run], limits: Limits | None = N
         infeasible_share=sum(run.status is not Status.OK for run in trained) / len(trained)
         if trained
         else None,
+        outcome=outcome if chosen is not None and outcome and chosen.number == outcome.winner else None,
     )
 
 
@@ -108,9 +119,7 @@ def _gains(runs: Iterable[Run], ranking: Sequence[Run]) -> tuple[Gain, ...]:
     """The winner against every baseline; one that reused a measurement stands for the run it reused."""
     fitting = {run.number for run in ranking}
     best = ranking[0] if ranking else None
-    # Only baselines have a label; one that was interrupted is run again under its label, as a retry.
-    baselines = (run for run in runs if run.origin == "baseline" or (run.label and run.origin == "retry"))
-    baselines = (run for run in baselines if run.status is not Status.INTERRUPTED)
+    baselines = (run for run in runs if is_baseline(run) and run.status is not Status.INTERRUPTED)
     return tuple(gain(best, run, not fitting.isdisjoint({run.number, run.reuse_of})) for run in baselines)
 
 

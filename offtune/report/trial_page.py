@@ -19,10 +19,17 @@ from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
 from offtune.report.phase_table import parts_table, phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
 from offtune.spread import relative_spread
-from offtune.trial import Forecast, LossCheck, PhaseTimes, Status, Traffic, TrialResult
+from offtune.trial import Forecast, LossCheck, PhaseTimes, Status, Stopped, Traffic, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
 
 LOSSES_SHOWN = 8
+_STOPPED: dict[Stopped, str] = {
+    "": "",
+    "tight": "its step time was known well enough",
+    "worse": "it was certainly slower than the best",
+    "drift": "it drifted",
+    "most": "it had made all the steps it may",
+}
 
 
 def trial_page(study: StudyRecord, run: Run) -> Page:
@@ -118,6 +125,7 @@ def _speed_facts(result: TrialResult) -> list[tuple[str, str]]:
         ("throughput", format_rate(result.samples_per_s)),
         ("", format_rate(result.tokens_per_s, "tokens/s")),
         ("step", _step_text(result.step_s)),
+        *_length_facts(result),
         ("skipped steps", str(result.skipped_steps)),
         ("losses", _loss_text((*result.warmup_losses, *result.losses))),
         *_loss_check_facts(result.loss_check),
@@ -132,6 +140,19 @@ def _step_text(step_s: tuple[float, ...]) -> str:
     spread = relative_spread(step_s)
     noise = "" if spread is None else f", middle half within +-{100 * spread:.1f} %"
     return f"{format_seconds(statistics.median(step_s))} (median of {len(step_s)}{noise})"
+
+
+def _length_facts(result: TrialResult) -> list[tuple[str, str]]:
+    """How well the step time is known, why no more steps were measured, what grew."""
+    facts = []
+    if result.step_interval_s is not None:
+        low, high = result.step_interval_s
+        facts.append(("known to", f"{format_seconds(low)} to {format_seconds(high)} (95 %, this process)"))
+    if result.stopped:
+        facts.append(("stopped", _STOPPED[result.stopped]))
+    if result.unsafe:
+        facts.append(("unsafe", result.unsafe))
+    return facts
 
 
 def _loss_text(losses: tuple[float | None, ...]) -> str:

@@ -53,6 +53,7 @@ class Hook:
         self._pid = os.getpid()
         self._failure: BaseException | None = None
         self._early: Record | None = None
+        self._engine: Watch | None = None
         if not spec.probe:
             level.when_model_begins(self._watch_memory)
 
@@ -150,7 +151,7 @@ class Hook:
                 "The script trains a pipeline engine, which offtune does not watch. Use ZeRO without it."
             )
         self.record.enter("wait for the first step")
-        Watch(self.record, engine, finish=self._finish, refuse=self._refuse)
+        self._engine = Watch(self.record, engine, finish=self._finish, refuse=self._refuse)
 
     def _finish(self, report: RankReport) -> NoReturn:
         """Every rank writes, and only then any of them ends: launchers kill the others when one has gone."""
@@ -183,6 +184,8 @@ class Hook:
                 _leave_failure(self.spec, self._failure)
         elif self._failure is not None:
             write(self.spec, self.record.failed(self._failure))
+        elif self._engine is not None and self.record.is_usable:
+            write(self.spec, self._engine.report())
         else:
             write(self.spec, self.record.report("crashed", _ended_early(self.record)))
 

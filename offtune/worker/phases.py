@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -61,6 +61,7 @@ class PhaseClock:
         self._anchor: tuple[float, torch.cuda.Event] | None = None
         self._open: list[Stretch] = []
         self._steps: list[dict[str, float]] = []
+        self.micro_s: tuple[float, ...] = ()  # forward and backward of each micro-step of the last step
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -85,6 +86,7 @@ class PhaseClock:
     def next_step(self, step_s: float) -> list[Timed]:
         """Close the step, which took `step_s` in all; the device must be synchronised."""
         timed = [self._timed(stretch) for stretch in self._open]
+        self.micro_s = _micro_steps(timed)
         sums: dict[str, float] = defaultdict(float)
         for one in timed:
             if not one.part:
@@ -127,6 +129,16 @@ class PhaseClock:
 
 def _nothing() -> None:
     return None
+
+
+def _micro_steps(timed: Sequence[Timed]) -> tuple[float, ...]:
+    """Seconds of each micro-step; empty where a loop shows no pairs of forward and backward."""
+    pairs: dict[int, dict[str, float]] = defaultdict(dict)
+    for one in timed:
+        if not one.part and one.name in ("forward", "backward"):
+            pairs[one.micro_step][one.name] = one.end_s - one.start_s
+    whole = all(len(pair) == 2 for pair in pairs.values())
+    return tuple(sum(pair.values()) for pair in pairs.values()) if whole else ()
 
 
 def _cuda_mark() -> torch.cuda.Event:

@@ -24,6 +24,7 @@ from offtune.rank_report import RankReport
 from offtune.trial import MemoryPeaks, TrialSpec
 from offtune.worker import memory
 from offtune.worker.failures import first_lines, outcome_of
+from offtune.worker.pace import Pace
 from offtune.worker.phases import PhaseClock
 from offtune.worker.recorder import Recorder, pinned_bytes
 
@@ -46,6 +47,7 @@ class Record:
         self.diverged = False
         self.clock = PhaseClock(spec.device)
         self.recorder: Recorder | None = None
+        self.pace = Pace(spec)
         self.resident: memory.ResidentMemory | None = None
         self.driver: memory.DriverMemory | None = None
         self._first_step_at: float | None = None
@@ -55,7 +57,18 @@ class Record:
 
     @property
     def total_steps(self) -> int:
+        """Optimizer steps, warm-up included; with a stop rule the most there may be."""
         return self.spec.warmup_steps + self.spec.steps
+
+    def is_over(self) -> bool:
+        """Whether enough steps were made; asked by all ranks after each step, outside of its window."""
+        return self.steps_done > self.spec.warmup_steps and self.pace.is_over()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a trial that may stop early could have stopped by now."""
+        rule = self.spec.stop
+        return rule is not None and len(self.step_s) >= rule.least_steps
 
     def enter(self, stage: str) -> None:
         """Name what comes now, for the report and for the person reading the log."""
@@ -124,16 +137,21 @@ class Record:
         self.diverged = self.diverged or (loss is not None and not math.isfinite(loss))
         if measured:
             self.step_s.append(step_s)
+            self.pace.book(step_s, self.clock.micro_s, self._held_bytes())
         self.steps_done += 1
 
     def done(self, engine: Any, step_tokens: float | None = None) -> RankReport:
         """The report of a rank that has made all its steps."""
         self.enter("report")
         groups, ratio = optimizer_placement(engine)
+        known = self.pace.interval()
         outcome = ("diverged", "The loss is not finite.") if self.diverged else ("done", "")
         report = self.report(*outcome)
         return replace(
             report,
+            step_interval_s=(known.low, known.high) if known else None,
+            stopped=self.pace.stopped,
+            unsafe=self.pace.unsafe(),
             phases=self.clock.times(),
             traffic=self._traffic.finish() if self._traffic else report.traffic,
             analysis=self.recorder.finish() if self.recorder else None,
@@ -164,6 +182,12 @@ class Record:
             first_step_at=self._first_step_at,
             versions=versions(),
         )
+
+    def _held_bytes(self) -> int:
+        """Memory held between two steps: by torch on the device, else by this process."""
+        if self.spec.device == "cuda":
+            return int(torch.cuda.memory_allocated())
+        return memory.private_resident_bytes()
 
     def _peaks(self) -> MemoryPeaks:
         if self.resident is None:

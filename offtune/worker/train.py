@@ -29,9 +29,9 @@ class Rank:
     def run(self) -> RankReport:
         try:
             engine = self._start()
-            for step in range(self.record.total_steps):
+            while not self.record.is_over():
                 self.record.begin_step(engine)
-                self._one_step(engine, step)
+                self._one_step(engine, self.record.steps_done)
         except Exception as error:  # noqa: BLE001 the configuration under trial may raise anything; it is a value
             return self.record.failed(error)
         return self.record.done(engine)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader
 
+from offtune.rank_report import RankReport
 from offtune.worker.record import Record
 
 _SAVERS = ("save_checkpoint", "save_16bit_model", "load_checkpoint")
@@ -132,9 +133,13 @@ class Watch:
         self._step_tokens.append(self._tokens)
         self.record.end_step(step_s, self._losses)
         self._losses, self._tokens = [], 0
-        if self.record.steps_done >= self.record.total_steps:
-            self._finish(self.record.done(self.engine, self._tokens_per_step()))
+        if self.record.is_over():
+            self._finish(self.report())
         self._clock.rest()
+
+    def report(self) -> RankReport:
+        """The report of the steps so far."""
+        return self.record.done(self.engine, self._tokens_per_step())
 
     def _tokens_per_step(self) -> float | None:
         measured = self._step_tokens[self.record.spec.warmup_steps :]

@@ -1,0 +1,97 @@
+"""What the finals decided, in sentences: the ratio with its interval, a tie said plainly, what did not hold.
+
+Covered: words. Not covered: deciding (`winner.py`); what single trials say (`report.gain`).
+"""
+
+from __future__ import annotations
+
+from offtune.knobs import describe
+from offtune.records import Run
+from offtune.repeats import Outcome, Ratio
+from offtune.report.page import Block, Line
+from offtune.report.summary import Summary
+from offtune.units import format_rate
+
+# What repeats of one configuration differ by on a machine that has not changed (docs/trials.md).
+_SAME_SHARE = 0.1
+# Below this half-width a third decimal says something.
+_FINE = 0.01
+
+
+def ratio_text(value: float, low: float, high: float) -> str:
+    """'1.34 ± 0.03', with as many decimals as the interval deserves."""
+    half = (high - low) / 2
+    decimals = 3 if half < _FINE else 2
+    return f"{value:.{decimals}f} ± {half:.{decimals}f}"
+
+
+def finals_verdict(summary: Summary) -> str | None:
+    """The winner against the baseline, from repeats in turn; None where there were none to tell."""
+    outcome = summary.outcome
+    if outcome is None or outcome.plan.baseline is None or not outcome.ratios:
+        return None
+    label = _run(summary, outcome.plan.baseline).label
+    if outcome.winner == outcome.plan.baseline:
+        return _baseline_wins(outcome, label)
+    ratio = outcome.over(outcome.plan.baseline)
+    if ratio is None:
+        return None
+    times = f"{_text(ratio)} times as fast as '{label}'"
+    if ratio.is_clear:
+        return f"{times} (95 %, {outcome.rounds} rounds in turn)."
+    return f"No clear winner: {times} after {outcome.rounds} rounds in turn."
+
+
+def finals_lines(summary: Summary) -> list[Block]:
+    """What else a person should know of the finals: confirmation, simplification, ties, what did not hold."""
+    outcome = summary.outcome
+    if outcome is None:
+        return []
+    texts = [_confirmation(summary, outcome), _simplification(summary, outcome), _ties(outcome)]
+    texts += [f"Trial {each.run} did not hold: {each.reason}" for each in outcome.rejected]
+    return [Line(text=text, tone="dim") for text in texts if text]
+
+
+def _baseline_wins(outcome: Outcome, label: str) -> str:
+    near = min(outcome.ratios, key=lambda ratio: ratio.value)
+    turned = ratio_text(1 / near.value, 1 / near.high, 1 / near.low)
+    rival = f"the fastest other, trial {near.against}, is {turned} times as fast"
+    if near.against in outcome.tied:
+        return f"No measurable difference to '{label}': {rival} ({outcome.rounds} rounds in turn)."
+    return f"Nothing found is faster than '{label}': {rival} ({outcome.rounds} rounds in turn)."
+
+
+def _confirmation(summary: Summary, outcome: Outcome) -> str:
+    if outcome.confirmed_steps is None or outcome.winner is None:
+        return "Not confirmed by a longer run: the time was up."
+    now, result = outcome.confirmed_samples_per_s or 0.0, _run(summary, outcome.winner).result
+    then = (result.samples_per_s if result else None) or now
+    text = f"Confirmed over {outcome.confirmed_steps} steps: {format_rate(now)}"
+    if abs(now - then) <= _SAME_SHARE * then:
+        return f"{text}."
+    return f"{text}, not the {format_rate(then)} of its trial: the machine has changed since the search."
+
+
+def _simplification(summary: Summary, outcome: Outcome) -> str:
+    plan = outcome.plan
+    if plan.simplified is None or plan.simple_of is None or outcome.winner != plan.simplified:
+        return ""
+    original = _run(summary, plan.simple_of)
+    reset = describe(original.point, _run(summary, plan.simplified).point)
+    return f"It is trial {plan.simple_of} ({reset}) with what makes no measurable difference at its default."
+
+
+def _ties(outcome: Outcome) -> str:
+    others = [name for name in outcome.tied if name != outcome.plan.baseline]
+    if not others or outcome.winner == outcome.plan.baseline:
+        return ""
+    names = ", ".join(str(name) for name in others)
+    return f"As fast within the noise, but further from the defaults: trial {names}."
+
+
+def _text(ratio: Ratio) -> str:
+    return ratio_text(ratio.value, ratio.low, ratio.high)
+
+
+def _run(summary: Summary, number: int) -> Run:
+    return next(run for run in summary.runs if run.number == number)

@@ -1,0 +1,55 @@
+"""How long a trial measures: exactly as asked, or until its step time is known.
+
+Covered: what the person asked for, and the stop rule of each kind of trial. Not covered: following the rule,
+which the child does (`worker/pace.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from offtune.errors import UsageError
+from offtune.records import Run
+from offtune.trial import StopRule
+from offtune.units import parse_share
+
+# Steps of a trial whose speed is not known before: a noisy machine would go on for ever.
+MOST_STEPS = 8
+ACCURACY_SHARE = 0.02
+# Baselines are what speeds and losses are compared with; damage shows in losses only after some updates.
+BASELINE_STEPS = 5
+# Repeats: what differs from process to process is more than what further steps of one could tell.
+REPEAT_STEPS = 3
+CONFIRMATION_STEPS = 20
+
+
+def accuracy_share(steps: int | None, given: str | None) -> float | None:
+    """How well a trial's step time is to be known; None where a number of steps is asked for."""
+    if steps is not None and given is None:
+        return None
+    if steps is not None:
+        raise UsageError("--steps and --accuracy both say how long to measure.", "Give one of them.")
+    share = ACCURACY_SHARE if given is None else parse_share(given, "--accuracy", "2%")
+    if not 0 < share < 1:
+        raise UsageError(f"--accuracy: {given} is not between 0 and 100 %.", "Write it like 2%.")
+    return share
+
+
+def rule_for(rule: StopRule | None, most: int, *, is_baseline: bool, best: Run | None) -> StopRule | None:
+    """Longer for what others are held against, shorter for what is certainly slower than the best."""
+    if rule is None:
+        return None
+    if is_baseline:
+        return replace(rule, least_steps=min(BASELINE_STEPS, most))
+    known = best.result.step_interval_s if best is not None and best.result is not None else None
+    return replace(rule, best_step_s=known[1] if known else None)
+
+
+def repeat_rule(rule: StopRule | None, most: int) -> StopRule | None:
+    """For a trial that is made again: its speed, whatever the best is."""
+    return rule and replace(rule, least_steps=min(REPEAT_STEPS, most), best_step_s=None)
+
+
+def confirmation_rule(most: int) -> StopRule:
+    """Only a drift ends a confirmation; or the script, where it has made as much as a trial by then."""
+    return StopRule(accuracy_share=0.0, least_steps=min(REPEAT_STEPS, most))

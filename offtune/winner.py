@@ -1,0 +1,211 @@
+"""Who wins: contenders of the finals, when a difference or a tie is clear, and the choice.
+
+Covered: pure functions over runs and their repeats; everybody who needs the winner asks `winner_of`. Not
+covered: running the finals (`finals.py`), keeping what they gave (`store_repeats.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from statistics import median
+
+from offtune.intervals import Interval, ratio_interval
+from offtune.records import Limits, Run, best_run, is_baseline
+from offtune.repeats import Outcome, Plan, Ratio, Rejected, Repeat
+from offtune.trial import Point, Status
+
+# A single trial is up to 8 % off its repeat on a shared machine, and half of that on a calm one: what was
+# measured within it of the best may well be the best.
+NEAR_SHARE = 0.05
+FINALISTS = 3
+# Contenders nearer than this are equal: no choice between them is worth a stranger configuration.
+TIE_SHARE = 0.02
+LEAST_ROUNDS, MOST_ROUNDS = 2, 5
+# A clear difference is also worth a figure: '1.34 ± 0.03' and not '1.34 ± 0.3'.
+_PRECISE_SHARE = 0.05
+_LEAST_FOR_EFFECT = 2  # trials with and without a value
+# Where things are and how many samples are in flight is what a configuration is about; it is never reset.
+_KEPT = frozenset({"placement", "micro_batch", "sub_groups", "resident_sixteenths"})
+
+
+def finalists(ranking: Sequence[Run]) -> tuple[Run, ...]:
+    """The steady runs within noise of the fastest, the fastest first; `ranking` as `records.rank` has it."""
+    if not ranking:
+        return ()
+    enough = (1 - NEAR_SHARE) * _speed(ranking[0])
+    steady = [run for run in ranking if run.result and not run.result.unsafe]
+    return tuple(run for run in steady or ranking[:1] if _speed(run) >= enough)[:FINALISTS]
+
+
+def contenders(ranking: Sequence[Run], own_label: str) -> tuple[Run, ...]:
+    """Who is trained again: the finalists, the best baseline and the best of what the search found."""
+    steady = [run for run in ranking if not (run.result and run.result.unsafe)]
+    found = [run for run in steady if not is_baseline(run)][:1]
+    baseline = best_baseline(ranking, own_label)
+    both = [*found, *([baseline] if baseline else [])]
+    first = finalists(ranking)
+    return (*first, *(run for run in both if run not in first))
+
+
+def best_baseline(ranking: Sequence[Run], own_label: str) -> Run | None:
+    """The person's own file where it fits, else the fastest baseline that does."""
+    fitting = [run for run in ranking if is_baseline(run)]
+    own = [run for run in fitting if run.label == own_label]
+    return next(iter((*own, *fitting)), None)
+
+
+def simpler_point(run: Run, ranking: Sequence[Run], defaults: Point) -> Point | None:
+    """The point of `run` with every knob at its default that the study has not shown to matter.
+
+    A knob matters where, among trials of the same placement and micro-batch, those with the value of `run`
+    are faster than those with the default by more than noise. None where nothing would change.
+    """
+    strange = [name for name, value in run.point.items() if name in defaults and value != defaults[name]]
+    alike = [other for other in ranking if all(other.point.get(k) == run.point.get(k) for k in _KEPT)]
+    reset = [
+        name
+        for name in strange
+        if name not in _KEPT and not _matters(name, run.point[name], defaults[name], alike)
+    ]
+    if not reset:
+        return None
+    return {name: defaults[name] if name in reset else value for name, value in run.point.items()}
+
+
+def _matters(name: str, value: object, default: object, runs: Iterable[Run]) -> bool:
+    known = [run for run in runs if name in run.point]
+    with_it = [_speed(run) for run in known if run.point[name] == value]
+    without = [_speed(run) for run in known if run.point[name] == default]
+    if min(len(with_it), len(without)) < _LEAST_FOR_EFFECT:
+        return False
+    return median(with_it) > (1 + NEAR_SHARE) * median(without)
+
+
+def rounds_of(repeats: Iterable[Repeat], plan: Plan) -> list[dict[int, float]]:
+    """Samples per second by run, for each round of these finals."""
+    rounds: dict[int, dict[int, float]] = {}
+    for repeat in repeats:
+        speed = repeat.result.samples_per_s if repeat.result else None
+        if repeat.finals == plan.finals and repeat.kind == "repeat" and repeat.status is Status.OK and speed:
+            rounds.setdefault(repeat.round, {})[repeat.run] = speed
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def rejected_of(repeats: Iterable[Repeat], plan: Plan) -> tuple[Rejected, ...]:
+    """The contenders that failed when they were trained again."""
+    found: dict[int, Rejected] = {}
+    for repeat in repeats:
+        if repeat.finals == plan.finals and (fault := _fault(repeat)):
+            found.setdefault(repeat.run, Rejected(run=repeat.run, reason=fault))
+    return tuple(found.values())
+
+
+def _fault(repeat: Repeat) -> str:
+    """What speaks against the run: that it failed, or that something grew all through the longer run."""
+    if repeat.result is None or repeat.status is Status.INTERRUPTED:
+        return ""
+    if repeat.status is Status.OK:
+        return repeat.result.unsafe if repeat.kind == "confirmation" else ""
+    when = "in a longer run" if repeat.kind == "confirmation" else "when it was repeated"
+    return f"{str(repeat.status).replace('_', ' ')} {when}. {repeat.result.reason}".strip()
+
+
+def still_in(rounds: Sequence[Mapping[int, float]], names: Sequence[int], baseline: int | None) -> list[int]:
+    """The names that the rounds leave in the race, and the baseline, which the winner is held against."""
+    staying = list(names)
+    for count in range(LEAST_ROUNDS, len(rounds) + 1):
+        complete = _complete(rounds[:count], staying)
+        lead = leading(complete, staying)
+        staying = [name for name in staying if name == baseline or not _is_beaten(complete, lead, name)]
+    return staying
+
+
+def leading(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> int | None:
+    """The fastest of the names over the rounds in which all of them took part; None without such a round."""
+    complete = _complete(rounds, names)
+    if not complete or not names:
+        return None
+    return max(names, key=lambda name: prod(each[name] / each[names[0]] for each in complete))
+
+
+def is_decided(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> bool:
+    """Whether each difference to the fastest is clear, or a tie is."""
+    complete = _complete(rounds, names)
+    lead = leading(complete, names)
+    if lead is None or len(complete) < LEAST_ROUNDS:
+        return False
+    return all(_is_settled(ratio_interval(complete, lead, name)) for name in names if name != lead)
+
+
+def _is_settled(ratio: Interval | None) -> bool:
+    if ratio is None:
+        return False
+    return ratio.half_share <= TIE_SHARE or (ratio.low > 1 and ratio.half_share <= _PRECISE_SHARE)
+
+
+def choose(
+    rounds: Sequence[Mapping[int, float]], names: Sequence[int], runs: Mapping[int, Run], defaults: Point
+) -> tuple[int | None, tuple[int, ...]]:
+    """The winner among names that held, and those as fast that it was preferred to.
+
+    Of those as fast as the fastest the simplest wins: fewest knobs away from their defaults, then the least
+    memory. Without a round in which all took part it is the first name, as the search had it.
+    """
+    lead = leading(rounds, names)
+    if lead is None:
+        return next(iter(names), None), ()
+    near = [name for name in names if name == lead or _is_tie(ratio_interval(rounds, lead, name))]
+    winner = min(near, key=lambda name: (*complexity(runs[name], defaults), name))
+    return winner, tuple(name for name in near if name != winner)
+
+
+def ratios_over(
+    rounds: Sequence[Mapping[int, float]], winner: int, names: Iterable[int]
+) -> tuple[Ratio, ...]:
+    """The winner's speed over that of each of the names, where two rounds or more had both."""
+    found = {name: ratio_interval(rounds, winner, name) for name in names}
+    return tuple(
+        Ratio(against=name, value=ratio.centre, low=ratio.low, high=ratio.high)
+        for name, ratio in found.items()
+        if ratio is not None
+    )
+
+
+def complexity(run: Run, defaults: Point) -> tuple[int, int]:
+    """How many knobs are away from their defaults (none in a file taken as it is), and bytes used."""
+    strange = sum(name in defaults and value != defaults[name] for name, value in run.point.items())
+    used = run.result.memory.used_device_bytes if run.result else None
+    return strange, used or 0
+
+
+def winner_of(runs: Iterable[Run], limits: Limits, outcome: Outcome | None) -> Run | None:
+    """The winner within `limits`: that of the finals where they are about the fastest run, else the fastest.
+
+    Under another budget, or after a resume that found something faster, the fastest run may be one that the
+    finals know nothing of. One that they rejected is passed over.
+    """
+    known = list(runs)
+    rejected = {each.run for each in outcome.rejected} if outcome else set()
+    fastest = best_run((run for run in known if run.number not in rejected), limits)
+    if outcome is None or fastest is None or fastest.number not in outcome.plan.contenders:
+        return fastest
+    chosen = best_run((run for run in known if run.number == outcome.winner), limits)
+    return chosen or fastest
+
+
+def _complete(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> list[Mapping[int, float]]:
+    return [each for each in rounds if all(name in each for name in names)]
+
+
+def _is_beaten(rounds: Sequence[Mapping[int, float]], lead: int | None, name: int) -> bool:
+    ratio = None if lead is None else ratio_interval(rounds, lead, name)
+    return ratio is not None and ratio.low > 1 and ratio.centre > 1 + TIE_SHARE
+
+
+def _is_tie(ratio: Interval | None) -> bool:
+    return ratio is not None and ratio.low <= 1 and ratio.centre <= 1 + TIE_SHARE
+
+
+def _speed(run: Run) -> float:
+    return (run.result.samples_per_s if run.result else None) or 0.0

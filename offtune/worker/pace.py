@@ -1,0 +1,108 @@
+"""How long a rank goes on measuring: until its step time is known, it is certainly slower, or it drifts.
+
+Covered: the decision and what it is made of. All ranks follow rank 0, so that none waits for another in a
+collective. Not covered: timing the steps (`record.py`, `phases.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+
+from offtune.intervals import Interval, step_interval
+from offtune.trial import Stopped, StopRule, TrialSpec
+from offtune.units import format_bytes, format_seconds
+
+# One optimizer step of so many micro-steps has as many samples as a trial of one micro-step could hope for.
+_MICRO_STEPS_FOR_ONE = 8
+# The same configuration in another process is up to 8 % slower or faster (docs/trials.md): a trial is given
+# up as slower only beyond that.
+_WORSE_SHARE = 0.08
+# Steps in a row of which each takes longer than the one before: eight do so by chance once in 40,320 times.
+_STEPS_TO_DRIFT = 8
+_LEAST_GROWTH_SHARE = 0.10
+# Memory is the same after every step of a healthy training, within what an allocator rounds.
+_STEPS_TO_GROW = 4
+_LEAST_GROWTH_BYTES = 2 * 2**20
+# Caches fill ever more slowly; a leak keeps its pace.
+_STEADY_SHARE = 0.5
+_CODES: tuple[Stopped, ...] = ("", "tight", "worse", "drift", "most")
+
+
+class Pace:
+    """The measured steps of one rank, and whether they are enough."""
+
+    def __init__(self, spec: TrialSpec) -> None:
+        self._rule, self._most = spec.stop, spec.steps
+        self._device = spec.device  # "cuda" is the rank's current card
+        self._alone = spec.workload.world_size == 1
+        self._step_s: list[float] = []
+        self._micro_s: list[tuple[float, ...]] = []
+        self._levels: list[int] = []
+        self.stopped: Stopped = ""
+
+    def book(self, step_s: float, micro_s: tuple[float, ...], level_bytes: int) -> None:
+        """A measured step: its time, those of its micro-steps where known, the memory held after it."""
+        self._step_s.append(step_s)
+        self._micro_s.append(micro_s)
+        self._levels.append(level_bytes)
+
+    def interval(self) -> Interval | None:
+        """What is known of the step time, in seconds."""
+        return step_interval(self._step_s, self._micro_s)
+
+    def unsafe(self) -> str:
+        """What grew with every step, in a sentence; "" where nothing did."""
+        return memory_drift(self._levels) or time_drift(self._step_s)
+
+    def is_over(self) -> bool:
+        """Whether the trial ends here; a collective of all ranks, outside of the timed window."""
+        if self._rule is None:
+            return len(self._step_s) >= self._most
+        self.stopped = self._decision(self._rule)
+        if not self._alone:
+            code = torch.tensor([_CODES.index(self.stopped)], device=self._device)
+            dist.broadcast(code, src=0)
+            self.stopped = _CODES[int(code)]
+        return self.stopped != ""
+
+    def _decision(self, rule: StopRule) -> Stopped:
+        known = self.interval()
+        if self.unsafe():
+            return "drift"
+        if known is not None and len(self._step_s) >= self._least(rule):
+            if known.half_share <= rule.accuracy_share:
+                return "tight"
+            if rule.best_step_s is not None and known.low > rule.best_step_s * (1 + _WORSE_SHARE):
+                return "worse"
+        return "most" if len(self._step_s) >= self._most else ""
+
+    def _least(self, rule: StopRule) -> int:
+        many = bool(self._micro_s) and len(self._micro_s[0]) >= _MICRO_STEPS_FOR_ONE
+        return 1 if many else rule.least_steps
+
+
+def memory_drift(levels: Sequence[int]) -> str:
+    """That the memory held after each step (bytes) grows at a steady pace; "" where it does not."""
+    growth = [after - before for before, after in pairwise(levels)][-_STEPS_TO_GROW:]
+    if len(growth) < _STEPS_TO_GROW or min(growth) < _LEAST_GROWTH_BYTES:
+        return ""
+    if growth[-1] < _STEADY_SHARE * growth[0]:
+        return ""
+    each = format_bytes(sum(growth) / len(growth))
+    return f"Memory grew by some {each} with each of its last {len(growth)} steps: longer, it may run out."
+
+
+def time_drift(step_s: Sequence[float]) -> str:
+    """That every step (seconds) took longer than the one before; "" where that is not so."""
+    last = step_s[-_STEPS_TO_DRIFT:]
+    rises = all(after > before for before, after in pairwise(last))
+    if len(last) < _STEPS_TO_DRIFT or not rises or last[-1] < last[0] * (1 + _LEAST_GROWTH_SHARE):
+        return ""
+    return (
+        f"Each of its last {len(last)} steps took longer than the one before, from {format_seconds(last[0])} "
+        f"to {format_seconds(last[-1])}: longer, it may be slower than it looks."
+    )

@@ -1,0 +1,94 @@
+"""What is said of the finals: the ratio, a tie, what did not hold, and where it is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from report_fakes import POINT, make_run, make_study
+
+from offtune.repeats import Outcome, Plan, Ratio, Rejected
+from offtune.report.document import document
+from offtune.report.finals_text import finals_lines, finals_verdict, ratio_text
+from offtune.report.result_page import result_page, verdict_text
+from offtune.report.study_report import study_report
+from offtune.report.study_sections import study_web_report
+from offtune.report.summary import Summary, summarise
+
+PLAN = Plan(finals=1, measured=4, contenders=(1, 2, 3), baseline=0, simplified=2, simple_of=1)
+RUNS = (
+    make_run(0, samples_per_s=8.0, used_gb=30, origin="baseline", label="your file"),
+    make_run(1, samples_per_s=11.0, used_gb=31, point={**POINT, "pin_memory": False}),
+    make_run(2, samples_per_s=10.8, used_gb=31),
+    make_run(3, samples_per_s=10.9, used_gb=31, point={**POINT, "reduce_bucket_size": 2**24}),
+)
+
+
+def ratio(against: int, value: float, half: float) -> Ratio:
+    return Ratio(against=against, value=value, low=value - half, high=value + half)
+
+
+def seen(**changes) -> Summary:
+    fields = {"winner": 2, "rounds": 3, "ratios": (ratio(0, 1.34, 0.03),), "confirmed_steps": 20}
+    plan = changes.pop("plan", PLAN)
+    outcome = Outcome(plan=replace(plan, contenders=(0, 1, 2, 3)), **{**fields, **changes})
+    return summarise(make_study(), RUNS, outcome=outcome)
+
+
+def lines(summary: Summary) -> str:
+    return "\n".join(line.text for line in finals_lines(summary))  # type: ignore[union-attr]
+
+
+def test_a_ratio_has_the_decimals_its_interval_deserves() -> None:
+    assert ratio_text(1.337, 1.307, 1.367) == "1.34 ± 0.03"
+    assert ratio_text(1.3371, 1.3351, 1.3391) == "1.337 ± 0.002"
+
+
+def test_a_clear_gain_is_a_ratio_over_the_own_file() -> None:
+    assert finals_verdict(seen()) == "1.34 ± 0.03 times as fast as 'your file' (95 %, 3 rounds in turn)."
+
+
+def test_what_is_not_clear_is_not_claimed() -> None:
+    text = finals_verdict(seen(ratios=(ratio(0, 1.02, 0.04),), rounds=5))
+    assert text == "No clear winner: 1.02 ± 0.04 times as fast as 'your file' after 5 rounds in turn."
+
+
+def test_a_tie_with_the_baseline_is_no_measurable_difference() -> None:
+    tie = seen(winner=0, ratios=(ratio(1, 0.99, 0.02), ratio(2, 1.1, 0.02)), tied=(1,))
+    assert finals_verdict(tie) == (
+        "No measurable difference to 'your file': the fastest other, trial 1, is 1.01 ± 0.02 times as fast "
+        "(3 rounds in turn)."
+    )
+    worse = seen(winner=0, ratios=(ratio(1, 1.1, 0.02),))
+    assert "Nothing found is faster than 'your file'" in str(finals_verdict(worse))
+
+
+def test_confirmation_simplification_ties_and_failures_are_told() -> None:
+    told = lines(seen(tied=(1, 3), rejected=(Rejected(run=3, reason="crashed when it was repeated. Why"),),
+                      confirmed_samples_per_s=10.7))  # fmt: skip
+    assert "Confirmed over 20 steps: 10.7 samples/s." in told
+    assert "It is trial 1 (zero3 opt=cpu param=cpu, micro 4, pinned off) with what makes no" in told
+    assert "further from the defaults: trial 1, 3." in told
+    assert "Trial 3 did not hold: crashed when it was repeated. Why" in told
+    assert "Not confirmed by a longer run" in lines(seen(confirmed_steps=None))
+    slower = lines(seen(confirmed_samples_per_s=6.0))
+    assert "6.00 samples/s, not the 10.8 samples/s of its trial: the machine has changed" in slower
+
+
+def test_the_winner_of_the_finals_is_the_winner_everywhere() -> None:
+    summary = seen()
+    assert summary.best is RUNS[2]
+    assert verdict_text(summary) in [getattr(block, "text", "") for block in result_page(summary)]
+    shown = document(summary)
+    assert shown["best"]["trial"] == shown["finals"]["winner"] == 2
+    assert shown["finals"]["ratios"] == [{"against": 0, "value": 1.34, "low": 1.31, "high": 1.37}]
+    page = study_web_report(study_report(summary, ()))
+    assert any(tile.value == "1.34 ± 0.03" and "your file" in tile.label for tile in page.tiles)
+
+
+def test_single_trials_speak_where_the_finals_cannot() -> None:
+    alone = summarise(make_study(), RUNS)
+    assert finals_verdict(alone) is None and finals_lines(alone) == []
+    assert "faster than the best baseline that fits" in verdict_text(alone)
+    assert document(alone)["finals"] is None
+    early = seen(ratios=(), rounds=0, confirmed_steps=None)
+    assert "faster than the best baseline that fits" in verdict_text(early)

@@ -14,7 +14,7 @@ from offtune import ds_config, ops, scratch
 from offtune.launch import ColdRanks
 from offtune.recording import read_timelines
 from offtune.runner import TrialRunner, run_trial
-from offtune.trial import Facts, Status, TrialResult
+from offtune.trial import Facts, Status, StopRule, TrialResult
 from offtune.worker.memory import private_resident_bytes
 
 pytestmark = pytest.mark.train
@@ -249,3 +249,14 @@ def test_resident_memory_counts_what_is_touched():
     hoard = bytearray(os.urandom(50_000_000))
     assert private_resident_bytes() - before > 45_000_000
     del hoard
+
+
+def test_ranks_that_measure_until_it_is_known_stop_together(runner, make_trial):
+    rule = StopRule(accuracy_share=0.5, least_steps=2)
+    result = runner(make_trial("zero2", world_size=2, steps=20, stop=rule))
+    assert result.status is Status.OK, result.reason + result.log_tail
+    assert result.stopped in ("tight", "most")
+    assert 2 <= len(result.step_s) <= 20
+    assert len(result.losses) == len(result.step_s)
+    low, high = result.step_interval_s
+    assert 0 < low <= high

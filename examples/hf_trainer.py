@@ -13,11 +13,12 @@ alike.
 from __future__ import annotations
 
 from text_data import Bytes, small_model
-from transformers import HfArgumentParser, Trainer, TrainingArguments
+from transformers import HfArgumentParser, Trainer, TrainingArguments, set_seed
 
 
 def main() -> None:
     (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+    set_seed(arguments.seed)  # the Trainer does so itself, but only once it has the model
     trainer = Trainer(
         model=small_model(),
         args=arguments,

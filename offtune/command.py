@@ -23,6 +23,8 @@ PLACEHOLDERS = {
 # {name} but not {{name}}; JSON such as {"a": 1} is no placeholder.
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 _ESCAPED = re.compile(r"\{(\{[A-Za-z_]\w*\})\}")
+# Packages whose modules, run by `python -m`, start ranks: torch.distributed.run, accelerate.commands.launch.
+_LAUNCHERS = ("torch", "accelerate", "deepspeed")
 _PYTHON = re.compile(r"python[\d.]*")
 
 
@@ -94,7 +96,10 @@ def command_name(arguments: Sequence[str]) -> str:
 
 def is_plain_python(arguments: Sequence[str]) -> bool:
     """Whether the command is an interpreter itself, not a launcher that starts ranks."""
-    return _PYTHON.fullmatch(Path(arguments[0]).name) is not None and "-m" not in arguments[1:2]
+    if _PYTHON.fullmatch(Path(arguments[0]).name) is None:
+        return False
+    module = arguments[2] if list(arguments[1:2]) == ["-m"] and len(arguments) > 2 else ""
+    return module.partition(".")[0] not in _LAUNCHERS
 
 
 def absolute_paths(words: Sequence[str], cwd: str) -> list[str]:

@@ -13,12 +13,15 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from offtune.command import absolute_paths, fill, is_plain_python
-from offtune.launch import child_environment, kill_processes, kill_trees
-from offtune.trial import Command, TrialSpec
+from offtune.launch import WarmServer, child_environment, kill_processes, kill_trees
+from offtune.script_start import ScriptStart
+from offtune.trial import Command, TrialSpec, dump
+from offtune.warm_command import warm_program
 
 _INJECT = str(Path(__file__).parent / "worker" / "inject")
 # Ranks write their reports together; when one alone has written, the others are stuck or dead.
@@ -27,12 +30,29 @@ _REPORT_GRACE_S = 10.0
 _MEMORY_INTERVAL_S = 0.25
 _MEMORY_SHARE = 20
 _DS_CONFIG_FILE = "ds_config.json"
+_START_FILE = "start.json"
+
+
+class Leader(Protocol):
+    """The process a command begins with."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+
+    def end(self) -> None:
+        """Kill it and all that descends from it; returns when they are gone."""
 
 
 class CommandRanks:
-    """The processes of a command. The launcher is the only process with an exit code; ranks leave files."""
+    """The processes of a command. Its leader is the only process with an exit code; ranks leave files.
 
-    def __init__(self, spec: TrialSpec, spec_path: Path) -> None:
+    With a `server` the command is a Python script that is forked from it (`warm_command.py`).
+    """
+
+    def __init__(self, spec: TrialSpec, spec_path: Path, server: WarmServer | None = None) -> None:
         command = spec.workload.command
         assert command is not None
         self._spec, self._spec_path = spec, spec_path
@@ -41,18 +61,21 @@ class CommandRanks:
         folder = Path(spec.trial_dir)
         (folder / "seen").mkdir(exist_ok=True)
         (folder / _DS_CONFIG_FILE).write_text(json.dumps(spec.ds_config, indent=2))
-        with (folder / "rank0.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                _words(command, spec),
-                cwd=command.cwd if command.trial_cwd == "here" else _scratch_cwd(folder),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=environment(spec, spec_path), start_new_session=True,
-            )  # fmt: skip
-        self.pids = [self._process.pid]
+        words = _words(command, spec)
+        cwd = command.cwd if command.trial_cwd == "here" else str(_scratch_cwd(folder))
+        program = warm_program(words, cwd) if server is not None else None
+        self._server_pids: list[int] = []
+        if server is None or program is None:
+            self._leader: Leader = _Started(words, cwd, environment(spec, spec_path), folder / "rank0.log")
+        else:
+            start = ScriptStart(program=program, cwd=cwd, environment=environment(spec, spec_path))
+            self._leader = _Forked(server, spec_path, start)
+            self._server_pids = [server.pid]
+        self.pids = [self._leader.pid]
 
     def poll(self) -> dict[int, int]:
-        """The launcher's exit code; 0 as soon as every rank has reported, for nothing of interest follows."""
-        code = self._process.poll()
+        """The leader's exit code; 0 as soon as every rank has reported, for nothing of interest follows."""
+        code = self._leader.poll()
         if self._spec.probe:
             return {} if code is None else {0: code}
         missing = [r for r in range(self._spec.workload.world_size) if not self._reported(r)]
@@ -70,7 +93,10 @@ class CommandRanks:
         return time.monotonic() - self._first_report_at > _REPORT_GRACE_S
 
     def host_bytes(self) -> int:
-        """Memory of the launcher and all that descends from it; pages that processes share count once."""
+        """Memory of the leader and all that descends from it; pages that processes share count once.
+
+        The warm server, with which a forked script shares what was loaded, is one of them.
+        """
         now = time.monotonic()
         if now >= self._memory_due_at:
             self._memory_bytes = sum(_proportional_bytes(pid) for pid in self._family())
@@ -80,16 +106,50 @@ class CommandRanks:
 
     def _family(self) -> list[int]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            leader = psutil.Process(self._process.pid)
-            return [leader.pid, *(child.pid for child in leader.children(recursive=True))]
+            leader = psutil.Process(self._leader.pid)
+            return [*self._server_pids, leader.pid, *(child.pid for child in leader.children(recursive=True))]
         return []
 
     def kill(self) -> None:
-        kill_trees(self.pids)
-        self._process.wait()
+        self._leader.end()
         # Whoever left the tree still carries the environment of this trial.
         kill_processes(_marked(f"OFFTUNE_SPEC={self._spec_path.resolve()}"))
         _remove_shared_buffers(Path(self._spec.trial_dir))
+
+
+class _Started:
+    """A command in a process of its own."""
+
+    def __init__(self, words: list[str], cwd: str, environment: dict[str, str], log_path: Path) -> None:
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                words, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def end(self) -> None:
+        kill_trees([self.pid])
+        self._process.wait()
+
+
+class _Forked:
+    """A Python script in a process forked from the warm server. Raises ServerGone when that has died."""
+
+    def __init__(self, server: WarmServer, spec_path: Path, start: ScriptStart) -> None:
+        start_path = spec_path.with_name(_START_FILE)
+        start_path.write_text(dump(start))
+        self._ranks = server.script(spec_path, start_path)
+        (self.pid,) = self._ranks.pids
+
+    def poll(self) -> int | None:
+        return self._ranks.poll().get(0)
+
+    def end(self) -> None:
+        self._ranks.kill()
 
 
 def environment(spec: TrialSpec, spec_path: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from offtune.rank_report import Failure
+from offtune.script_start import REFUSAL_FILE
 from offtune.trial import Status, load
 
 _HANDED_OVER = "Give the script {ds_config}, or let it read the file named in OFFTUNE_DS_CONFIG"
@@ -48,6 +49,12 @@ def explain(trial_dir: str, code: int | None) -> tuple[Status, str]:
         f"The command {ended} and never called deepspeed.initialize. Does it train with DeepSpeed when given "
         f"a ds_config? {_HANDED_OVER}."
     )
+
+
+def not_warm(trial_dir: str) -> str:
+    """Why a script that was forked from the warm server has to be started cold; "" where it did not say."""
+    path = Path(trial_dir) / "seen" / REFUSAL_FILE
+    return path.read_text() if path.exists() else ""
 
 
 def _first_failure(seen: Path) -> Failure | None:

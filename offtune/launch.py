@@ -100,6 +100,10 @@ class WarmServer:
         return self.ready
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -110,6 +114,10 @@ class WarmServer:
     def inspect(self, config_path: Path, out: Path) -> WarmRanks:
         """Fork a process that writes the model's profile to `out`."""
         return self._fork({"cmd": "inspect", "config": str(config_path), "out": str(out)})
+
+    def script(self, spec_path: Path, start_path: Path) -> WarmRanks:
+        """Fork a process that becomes the person's script, as `start_path` says."""
+        return self._fork({"cmd": "script", "spec": str(spec_path), "start": str(start_path)})
 
     def _fork(self, request: Mapping[str, str]) -> WarmRanks:
         self.wait_ready()

@@ -28,6 +28,7 @@ from offtune.probe import probe
 from offtune.runner import TrialRunner
 from offtune.space import Space
 from offtune.trial import Facts, StopRule, TrialSpec, load
+from offtune.warm_command import SWITCH, warm_program
 
 Say = Callable[[str], None]
 _INSPECT_S = 120.0
@@ -74,16 +75,21 @@ def _prepare_command(
     ready: tuple[str, ...],
     notes: tuple[str, ...],
 ) -> Prepared:
-    say("A first look at the command: it runs up to deepspeed.initialize.")
-    config, numels, seen = look(config, ready, options)
-    facts = make_facts(config, numels, frozenset(ready))
     runner = new_runner(config, ready, say)
-    return Prepared(config=config, facts=facts, space=space.fit(facts), ops=ready, runner=runner,
+    try:
+        say("A first look at the command: it runs up to deepspeed.initialize.")
+        config, numels, seen = look(config, ready, options, runner)
+        facts = make_facts(config, numels, frozenset(ready))
+        fitted = space.fit(facts)
+    except BaseException:
+        runner.close()
+        raise
+    return Prepared(config=config, facts=facts, space=fitted, ops=ready, runner=runner,
                     notes=(*seen, *notes))  # fmt: skip
 
 
 def look(
-    config: RunConfig, ready: tuple[str, ...], options: Options | None
+    config: RunConfig, ready: tuple[str, ...], options: Options | None, runner: TrialRunner | None = None
 ) -> tuple[RunConfig, tuple[int, ...], tuple[str, ...]]:
     """Settings completed by a look at the command, its parameters, notes. Raises OfftuneError if it fails."""
     spec = TrialSpec(
@@ -96,7 +102,7 @@ def look(
     )
     given = options is None or options.precision is not None or config.base is not None
     own = with_autos(config.base) if config.base is not None else {}
-    found = probe(spec, precision_given=given, own=own)
+    found = probe(spec, precision_given=given, own=own, runner=runner)
     if options is not None:
         config = settle(config, options, found.workload, found.hidden_size)
     else:
@@ -105,9 +111,14 @@ def look(
 
 
 def new_runner(config: RunConfig, ready: tuple[str, ...], say: Say) -> TrialRunner:
-    """What runs the trials: here, warm but for a command, or on other nodes, once all have answered."""
-    if config.workload.command is not None:
-        return TrialRunner(config.device, config.threads_per_rank, ready, "", say, warm=False)
+    """What runs the trials: here, warm where it can be, or on other nodes, once all have answered."""
+    if (command := config.workload.command) is not None:
+        warm = warm_program(command.arguments, command.cwd) is not None
+        if warm:
+            say(
+                f"Loading torch and DeepSpeed once; the script starts from there ({SWITCH}=1: start it anew)."
+            )
+        return TrialRunner(config.device, config.threads_per_rank, ready, "", say, warm=warm)
     model_type = str(config.workload.model_config.get("model_type", ""))
     if config.nodes is None:
         say("Loading torch, DeepSpeed and transformers once; each trial starts from there.")

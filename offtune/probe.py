@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from offtune.ds_quiet import quiet
 from offtune.errors import OfftuneError
 from offtune.model_guess import GUESSED, described
 from offtune.rank_report import ProbeReport
-from offtune.runner import log_tails, run_ranks
+from offtune.runner import Launch, TrialRunner, log_tails, run_ranks
 from offtune.trial import DsConfig, Precision, TrialSpec, Workload, dump, load
 
 # Odd enough that no file of the person's has it: by it the ds_config is known to be ours.
@@ -42,28 +43,44 @@ class Found:
     notes: tuple[str, ...]
 
 
-def probe(spec: TrialSpec, *, precision_given: bool, own: DsConfig) -> Found:
+def probe(
+    spec: TrialSpec, *, precision_given: bool, own: DsConfig, runner: TrialRunner | None = None
+) -> Found:
     """Look at the command of `spec`. Raises OfftuneError with what was seen and what to change.
 
     `own` is the person's ds_config, "auto" and all, whose other keys the runtime resolves on the way.
 
     A command that fails is looked at a second time, with an optimizer in the ds_config: accelerate's
-    `DummyOptim` wants one there, while the Trainer and accelerate refuse one beside a script's own.
+    `DummyOptim` wants one there, while the Trainer and accelerate refuse one beside a script's own. A script
+    that fails when it is forked from the `runner`'s warm server is looked at in a fresh interpreter.
     """
-    seen = _look(spec, optimizer=False, precision_given=precision_given, own=own)
+    ask = partial(_look_twice, spec, precision_given=precision_given, own=own)
+    warm = runner if runner is not None and runner.server is not None else None
+    seen = ask(warm.command_ranks if warm else CommandRanks)
+    if isinstance(seen, str) and warm:
+        why, seen = seen, ask(CommandRanks)
+        if not isinstance(seen, str):
+            warm.stay_cold(why)
     if isinstance(seen, str):
-        second = _look(spec, optimizer=True, precision_given=precision_given, own=own)
-        if isinstance(second, str):
-            raise OfftuneError(seen, _HINT)
-        seen = second
+        raise OfftuneError(seen, _HINT)
     return _found(spec.workload, seen)
+
+
+def _look_twice(
+    spec: TrialSpec, launch: Launch, *, precision_given: bool, own: DsConfig
+) -> list[ProbeReport] | str:
+    seen = _look(spec, launch, optimizer=False, precision_given=precision_given, own=own)
+    if isinstance(seen, str):
+        second = _look(spec, launch, optimizer=True, precision_given=precision_given, own=own)
+        return seen if isinstance(second, str) else second
+    return seen
 
 
 _HINT = "Run the command by itself with a small ds_config; when it trains there, offtune can tune it."
 
 
 def _look(
-    spec: TrialSpec, *, optimizer: bool, precision_given: bool, own: DsConfig
+    spec: TrialSpec, launch: Launch, *, optimizer: bool, precision_given: bool, own: DsConfig
 ) -> list[ProbeReport] | str:
     """One run of the command: what each rank reported, or why none did."""
     ds_config = probe_config(spec.workload, optimizer=optimizer, precision_given=precision_given)
@@ -74,12 +91,14 @@ def _look(
     spec_path = Path(spec.trial_dir) / "spec.json"
     spec_path.write_text(dump(spec))
     try:
-        ending = run_ranks(spec, CommandRanks, spec_path)
+        ending = run_ranks(spec, launch, spec_path)
         reports = _reports(Path(spec.trial_dir))
         if reports:
             return _checked(reports, ds_config)
         if ending.cause != "ended":
             return f"deepspeed.initialize was not reached within {spec.deadline_s:.0f} s (--trial-timeout)."
+        if refusal := command_verdict.not_warm(spec.trial_dir):
+            return refusal
         reason = command_verdict.explain(spec.trial_dir, ending.codes[0])[1]
         return f"{reason}\n{log_tails(spec, ending.codes)[-_TAIL_CHARACTERS:].strip()}"
     finally:

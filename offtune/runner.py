@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -71,7 +72,7 @@ class TrialRunner:
 
     def __call__(self, spec: TrialSpec) -> TrialResult:
         if spec.workload.command is not None:
-            return run_trial(spec, CommandRanks, "cold")
+            return self._run_command(spec)
         if not self._warm:
             return run_trial(spec, self._cold, "cold")
         for _ in range(2):  # a server that died is replaced; twice in one trial, and the trial runs cold
@@ -89,11 +90,46 @@ class TrialRunner:
             break
         return run_trial(spec, self._cold, "cold")
 
+    def _run_command(self, spec: TrialSpec) -> TrialResult:
+        """A command's trial. One that crashes when it is forked is run again cold; that has the last word."""
+        if not self._warm:
+            return run_trial(spec, CommandRanks, "cold")
+        try:
+            result = run_trial(spec, self.command_ranks, "warm")
+        except ServerGone:
+            self._replace_server()
+            return run_trial(spec, CommandRanks, "cold")
+        if result.status is not Status.CRASHED:
+            return result
+        why = command_verdict.not_warm(spec.trial_dir) or result.reason
+        again = run_trial(spec, CommandRanks, "cold")
+        if again.status is not Status.CRASHED:
+            self.stay_cold(why)
+        return again
+
+    def command_ranks(self, spec: TrialSpec, spec_path: Path) -> Ranks:
+        """The processes of a command, forked from the warm server where there is one for it."""
+        return CommandRanks(spec, spec_path, self._living_server() if self._warm else None)
+
+    def stay_cold(self, why: str) -> None:
+        """Start every further trial of a command in an interpreter of its own, and say so."""
+        reason = why.partition("\n")[0]
+        self._say(
+            f"The script does not run from the loaded process; its trials start cold (slower). {reason}"
+        )
+        self._warm = False
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
     def _warm_ranks(self, spec: TrialSpec, spec_path: Path) -> Ranks:
+        return self._living_server().start(spec_path)
+
+    def _living_server(self) -> WarmServer:
         if self.server is None or not self.server.alive:
             self._replace_server()
         assert self.server is not None
-        return self.server.start(spec_path)
+        return self.server
 
     def _replace_server(self) -> None:
         if self.server is not None:
@@ -147,6 +183,7 @@ def _forget_earlier_attempt(spec: TrialSpec) -> None:
     folder, ranks = Path(spec.trial_dir), range(spec.workload.world_size)
     for name in ("rendezvous", _RESULT_FILE, *(f"rank{rank}.json" for rank in ranks)):
         (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "seen", ignore_errors=True)  # what a command left there
     for rank in ranks:
         timeline_path(folder, rank).unlink(missing_ok=True)
 

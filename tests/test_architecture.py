@@ -13,7 +13,8 @@ PACKAGE = ROOT / "offtune"
 # Rooms from the ground up; a file imports from its own room and from those above it in this table, and
 # nothing in a circle. Before a colon the room, after it its files (shell patterns); some have two lines.
 TABLE = """
-    words: draft errors intervals phase_analysis rank_report recording spread timeline trial units
+    words: draft errors intervals phase_analysis rank_report recording script_start spread
+    words: timeline trial units
     machine: calibration check child_lines command devices hardware* host hub installed lock
     machine: machine_profile models scratch toolchain trouble
     shapes: activations decoder* model_*
@@ -23,6 +24,7 @@ TABLE = """
     predictions: candidates predict
     strategy: beliefs boundary convergence features pool residuals strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
+    trials: warm_command
     studies: finals_notes repeats winner
     studies: crew database export* loss_check migrate records rows sampling* schema score store* study
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify

@@ -61,6 +61,7 @@ def tuned(done: subprocess.CompletedProcess[str]) -> dict:
 def test_a_plain_loop_started_by_python_is_tuned_exported_and_verified(offtune, tmp_path):
     document = tuned(offtune("search", *QUICK, "--trials", "2", "--", sys.executable, *PLAIN))
     assert document["model"] == "plain_deepspeed.py"
+    assert {trial["start"] for trial in document["trials"]} == {"warm"}
     assert "optimizer" in document["best"]["ds_config"]
     first, second = document["trials"]
     assert first["predicted"] is None  # how long its samples are is only known after it
@@ -79,6 +80,7 @@ def test_a_plain_loop_started_by_python_is_tuned_exported_and_verified(offtune, 
 def test_the_hugging_face_trainer_started_by_torchrun_is_tuned_and_the_study_resumed(offtune):
     document = tuned(offtune("search", *QUICK, "--trials", "1", "--", *TORCHRUN, *HF))
     assert "optimizer" not in document["best"]["ds_config"]
+    assert {trial["start"] for trial in document["trials"]} == {"cold"}
     assert document["best"]["ds_config"]["gradient_clipping"] == 1.0
     again = tuned(offtune("resume", "--trials", "2", "--json"))
     assert again["measured"] == 2
@@ -147,6 +149,7 @@ def test_a_trainers_file_with_auto_is_filled_by_its_own_arguments_and_model(offt
     search = ("search", *QUICK, "--trials", "2", "--global-batch", "8", "--base", str(base))
     document = tuned(offtune(*search, "--", sys.executable, *HF, *own))
     assert document["trials"][0]["label"] == "your file"
+    assert {trial["start"] for trial in document["trials"]} == {"warm"}
     best = document["best"]["ds_config"]
     assert best["optimizer"]["params"]["weight_decay"] == 0.02
     assert best["zero_optimization"]["reduce_bucket_size"] == 128 * 128

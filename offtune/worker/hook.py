@@ -30,11 +30,11 @@ from offtune.worker.watch import Watch
 _SHOWN_DIFFERENCES = 6
 
 
-def attach() -> None:
+def attach(before_initialize: Callable[[], None] = lambda: None) -> None:
     """Called once deepspeed is imported, in every process of a command that imports it."""
     before = level.resident_now()
     spec = load(TrialSpec, Path(os.environ["OFFTUNE_SPEC"]).read_bytes())
-    hook = Hook(spec)
+    hook = Hook(spec, before_initialize)
     _touch(spec, f"imported-{os.getpid()}")
     deepspeed.initialize = hook.around(deepspeed.initialize)
     if spec.probe:
@@ -47,8 +47,9 @@ def attach() -> None:
 class Hook:
     """One process of a command: at most one engine of it is watched, the first that is made."""
 
-    def __init__(self, spec: TrialSpec) -> None:
+    def __init__(self, spec: TrialSpec, before_initialize: Callable[[], None] = lambda: None) -> None:
         self.spec = spec
+        self._before_initialize = before_initialize
         self.record: Record | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
@@ -69,6 +70,7 @@ class Hook:
         def watched_initialize(*args: Any, **kwargs: Any) -> Any:
             if self.record is not None:
                 return initialize(*args, **kwargs)
+            self._before_initialize()
             config = given_config(args, kwargs)
             _touch(self.spec, f"port-{os.environ.get('MASTER_PORT', '')}")
             if self.spec.probe:

@@ -14,13 +14,14 @@ import time
 from collections.abc import Sequence
 
 
-def preload(ops: Sequence[str], model_types: Sequence[str]) -> dict[str, float]:
+def preload(ops: Sequence[str], model_types: Sequence[str], *, for_scripts: bool = False) -> dict[str, float]:
     """Import what every rank needs, load the built ops, freeze it all; returns the seconds of each part."""
     seconds = {}
     for name, part in (
         ("imports", _import_everything),
         ("cpu features", _cache_cpu_features),
         ("models", functools.partial(_import_models, model_types)),
+        ("for scripts", _import_for_scripts if for_scripts else _nothing),
         ("ops", functools.partial(_load_ops, ops)),
     ):
         start = time.perf_counter()
@@ -62,6 +63,20 @@ def _import_models(model_types: Sequence[str]) -> None:
     for model_type in model_types:
         name = model_type.replace("-", "_")
         importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+
+
+# What training scripts import beside torch, DeepSpeed and transformers; each is there or is not.
+_OF_SCRIPTS = ("accelerate", "transformers.trainer", "offtune.worker.hook")
+
+
+def _import_for_scripts() -> None:
+    for name in _OF_SCRIPTS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _nothing() -> None:
+    return
 
 
 def _load_ops(ops: Sequence[str]) -> None:

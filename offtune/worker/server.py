@@ -7,6 +7,7 @@ When its input ends (the parent is gone, however it went) it kills what runs and
     {"cmd": "run", "spec": PATH}       -> {"event": "started", "pids": [...], "group": N}, then one
                                           {"event": "exit", "rank": R, "code": C} a rank (C < 0: signal)
     {"cmd": "inspect", "config": PATH, "out": PATH}   -> the same for a single process
+    {"cmd": "script", "spec": PATH, "start": PATH}    -> the same for a person's script
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from offtune import scratch
+from offtune.script_start import ScriptStart
 from offtune.trial import TrialSpec, dump, load
 from offtune.worker import rank as rank_process
+from offtune.worker import script
 from offtune.worker.preload import preload
 
 EX_SOFTWARE = 70  # sysexits.h: a child's body raised or returned instead of ending its process
@@ -38,11 +41,11 @@ class Server:
         self._running: dict[int, int] = {}  # pid -> rank
         self._buffer = b""
         self._spec: TrialSpec | None = None
-        self._wakeup, wakeup_write = os.pipe()
-        for end in (self._wakeup, wakeup_write):
+        self._wakeup, self._wakeup_write = os.pipe()
+        for end in (self._wakeup, self._wakeup_write):
             os.set_blocking(end, False)
             os.set_inheritable(end, False)
-        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def say(self, **event: Any) -> None:
@@ -69,6 +72,9 @@ class Server:
         if request["cmd"] == "run":
             self._spec = spec = load(TrialSpec, Path(request["spec"]).read_bytes())
             self._fork_all([functools.partial(_be_rank, spec, r) for r in range(spec.workload.world_size)])
+        elif request["cmd"] == "script":
+            self._spec = spec = load(TrialSpec, Path(request["spec"]).read_bytes())
+            self._fork_all([functools.partial(_be_script, spec, request["start"])])
         elif request["cmd"] == "inspect":
             self._fork_all([functools.partial(_inspect, request["config"], request["out"])])
 
@@ -90,8 +96,11 @@ class Server:
         _join_group(0, group)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in (self._requests, self._events, self._wakeup):
+        for descriptor in (self._requests, self._events, self._wakeup, self._wakeup_write):
             os.close(descriptor)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)  # else a rank that reads its input takes the server's requests
+        os.close(nothing)
         try:
             body()
         except BaseException:  # noqa: BLE001 nothing may escape into a second copy of the server's loop
@@ -137,6 +146,11 @@ def _be_rank(spec: TrialSpec, rank: int) -> None:
     rank_process.be(spec, rank, forked=True)
 
 
+def _be_script(spec: TrialSpec, start_path: str) -> None:
+    rank_process.redirect_output(spec, 0)
+    script.be(spec, load(ScriptStart, Path(start_path).read_bytes()))
+
+
 def _inspect(config_path: str, out: str) -> None:
     from offtune.worker.inspect_model import profile
 
@@ -153,7 +167,8 @@ def main(arguments: list[str]) -> None:
     os.dup2(2, 1)  # whatever a library prints must not reach the parent as an event
     settings = json.loads(arguments[0])
     server = Server(requests, events)
-    seconds = preload(settings["ops"], [settings["model_type"]])
+    model_type = settings["model_type"]  # of a script nobody knows it
+    seconds = preload(settings["ops"], [model_type] if model_type else [], for_scripts=not model_type)
     server.say(
         event="ready", pid=os.getpid(), threads=len(list(Path("/proc/self/task").iterdir())), seconds=seconds
     )

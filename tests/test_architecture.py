@@ -34,7 +34,7 @@ TABLE = """
     searches: alike finals foresight guesses outlook search selection session trial_spec
     command line: cli* __main__
 """
-_LINES = [line.split(":") for line in TABLE.strip().splitlines()]
+_LINES = [line.strip().split(":") for line in TABLE.strip().splitlines()]
 ROOMS = {
     room.strip(): tuple(name for other, files in _LINES if other == room for name in files.split())
     for room, _ in _LINES

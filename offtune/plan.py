@@ -94,13 +94,18 @@ def make_plan(request: Request, tokens: float | None = None, price_per_gpu_hour:
 
 def look(request: Request, *, partial: bool = True) -> list[Candidate]:
     """Every candidate of the default space, predicted and ranked."""
-    facts = facts_of(request)
-    predictor = Predictor(facts=facts, shape=request.shape, hardware=request.hardware, bounds=request.bounds)
+    predictor = predictor_of(request)
     try:
-        space = _space().fit(facts)
+        space = _space().fit(predictor.facts)
     except SpaceError as error:
         raise UsageError(error.message, error.hint) from error
     return candidates(space, predictor, request.nvme_path, partial=partial)
+
+
+def predictor_of(request: Request) -> Predictor:
+    """What predicts for the request."""
+    facts = facts_of(request)
+    return Predictor(facts=facts, shape=request.shape, hardware=request.hardware, bounds=request.bounds)
 
 
 @lru_cache(maxsize=1)

@@ -85,7 +85,7 @@ def test_checkpointing_is_offered_where_it_gains_and_only_there():
     assert found.option == "--activation-checkpointing"
     assert found.candidate.prediction.samples_per_s > 1.1 * plan.best.prediction.samples_per_s
     assert make_plan(found.request).verdict == "fits"
-    assert "Faster with activation checkpointing" in repr(plan_page(plan, (), found))
+    assert "With activation checkpointing: " in repr(plan_page(plan, (), found))
     assert plan_document(plan, (), found)["faster"]["option"] == found.option
     assert faster(request(activation_checkpointing=True), make_plan(request()).best) is None
     roomy = request(model="llama-1b", hardware="h200", budget="140GB", global_batch=8)
@@ -157,6 +157,10 @@ def test_the_document_is_strict_json_and_says_that_it_is_predicted():
     assert sum(choice["device_bytes"].values()) == choice["used_device_bytes"]
     assert set(choice["bound"]) == {"forward", "backward", "update"}
     assert choice["step_error_share"] > 0
+    assert max(choice["allocated_bytes_by_phase"].values()) <= choice["used_device_bytes"]
+    assert all(0 <= seconds <= choice["step_s"] for seconds in choice["exposed_s"].values())
+    assert shown["timeline"][-1]["end_s"] == pytest.approx(choice["step_s"])
+    assert {stretch["phase"] for stretch in shown["timeline"]} == {"forward", "backward", "update"}
     assert plan_page(plan, ())
 
 

@@ -12,12 +12,15 @@ from typing import Any
 
 from offtune.candidates import Candidate
 from offtune.export import portable
-from offtune.plan import Plan
+from offtune.plan import Plan, predictor_of
 from offtune.plan_ladder import Rung
 from offtune.plan_request import Request
 from offtune.predict import HOST_ERROR_SHARE, Prediction
+from offtune.step_timeline import predicted_timeline
 from offtune.time_model import PHASES
 
+# Enough to draw: with more micro-steps, several share a stretch.
+_MOST_STRETCHES = 200
 PLAN_SCHEMA = "offtune.prediction/1"
 
 
@@ -46,7 +49,17 @@ def plan_document(plan: Plan, ladder: Sequence[Rung], faster: Rung | None = None
         "ladder": [_rung_entry(rung) for rung in ladder],
         "front": front,
         "training": asdict(plan.training) if plan.training else None,
+        "timeline": _timeline(plan.best, request) if plan.best else None,
     }
+
+
+def _timeline(best: Candidate, request: Request) -> list[dict[str, Any]] | None:
+    """The predicted course of one step of the best: phases and rates, with the peak of memory in each."""
+    time, peaks = best.prediction.time, best.prediction.memory.peak_by_phase
+    if not math.isfinite(time.step_s):
+        return None
+    stretches = predicted_timeline(predictor_of(request).work(best.ds_config), time, _MOST_STRETCHES)
+    return [{**asdict(one), "allocated_bytes": peaks[one.phase]} for one in stretches]
 
 
 def _request_entry(request: Request) -> dict[str, Any]:
@@ -87,6 +100,7 @@ def prediction_entry(found: Prediction) -> dict[str, Any]:
         "step_s": _finite(time.step_s),
         "phases_s": {phase: _finite(getattr(time, f"{phase}_s")) for phase in PHASES},
         "bound": dict(time.bound),
+        "allocated_bytes_by_phase": dict(memory.peak_by_phase),
         "exposed_s": {name: _finite(seconds) for name, seconds in time.exposed.items()},
         "step_error_share": time.error_share,
         "used_device_bytes": found.used_device_bytes,

@@ -101,8 +101,8 @@ def _missed(plan: Plan) -> str:
 def _faster(rung: Rung | None) -> list[Block]:
     if rung is None or rung.candidate is None:
         return []
-    text = f"Faster with {rung.change}: {_rates(rung.candidate.prediction)}. {rung.option}"
-    return [Line(text=text, tone="strong")]
+    text = f"With {rung.change}: {_rates(rung.candidate.prediction)}. {rung.option}"
+    return [Heading(text="What would be faster"), Line(text=text, tone="strong")]
 
 
 def _choice(title: str, choice: Candidate) -> list[Block]:
@@ -138,7 +138,9 @@ def _words(found: Prediction) -> dict[Resource, str]:
 
 def _phase(found: Prediction, phase: Phase, words: Mapping[Resource, str]) -> tuple[str, str]:
     bound = found.time.bound[phase]
-    return phase, f"{format_seconds(getattr(found.time, f'{phase}_s'))}, bound by {words[bound]}"
+    peak = format_bytes(found.memory.peak_by_phase[phase])
+    seconds = format_seconds(getattr(found.time, f"{phase}_s"))
+    return phase, f"{seconds}, bound by {words[bound]}; {peak} allocated at its peak"
 
 
 def _parts(sizes: Mapping[str, int]) -> str:

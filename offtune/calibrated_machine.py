@@ -47,9 +47,15 @@ def profile_from(storage: str | None, gpus: int) -> HardwareProfile:
     """The same by a database's path or URL, where there is one; `gpus` are how many would train."""
     machine = hardware.detect()
     visible = tuple(gpu.index for gpu in hardware.cuda_gpus(machine))
-    device: DeviceKind = "cuda" if visible else "cpu"
+    return profile_at(storage, "cuda" if visible else "cpu", machine, visible[:gpus])
+
+
+def profile_at(
+    storage: str | None, device: DeviceKind, machine: Machine, gpus: tuple[int, ...]
+) -> HardwareProfile:
+    """The same for a machine that was looked at already."""
     with nullcontext() if storage is None or _missing(storage) else Store.open(storage, write=False) as store:
-        return profile_here(store, device, machine, visible[:gpus])
+        return profile_here(store, device, machine, gpus)
 
 
 def _missing(storage: str) -> bool:

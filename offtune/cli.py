@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from offtune import __version__, cli_calibrate, cli_export, cli_plan, cli_report
-from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
+from offtune import __version__, cli_calibrate, cli_export, cli_plan, cli_profile, cli_report
+from offtune.cli_options import COMMAND, DEFAULT_STORAGE, AsJson, Storage, StudyName
 from offtune.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from offtune.report.page import Page
     from offtune.report.summary import Summary
 
-_COMMAND = "offtune.command"
-
 
 class BeforeDashes(TyperCommand):
     """A command whose own arguments end at `--`; what follows is somebody else's and left as it is."""
@@ -40,7 +38,7 @@ class BeforeDashes(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
             at = args.index("--")
-            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            ctx.meta[COMMAND] = tuple(args[at + 1 :])
             args = args[:at]
         return super().parse_args(ctx, args)
 
@@ -258,7 +256,7 @@ def search(
         base=base, space=space, trials=trials, time=time, trial_timeout=trial_timeout,
         warmup_steps=warmup_steps, steps=steps, accuracy=accuracy, seed=seed, sampler=sampler,
         loss_check=loss_check, predict=predict, until_converged=until_converged, finals=finals,
-        command=ctx.meta.get(_COMMAND), trial_cwd=trial_cwd,
+        command=ctx.meta.get(COMMAND), trial_cwd=trial_cwd,
     )  # fmt: skip
     if dry_run:
         _dry_run(options, storage, as_json)
@@ -330,7 +328,7 @@ def resume(
         time_s=parse_seconds(time, "--time") if time else None,
         budget_bytes=parse_bytes(budget, "--budget") if budget else None,
         anyway=anyway,
-        command=ctx.meta.get(_COMMAND),
+        command=ctx.meta.get(COMMAND),
     )
     with Progress(make_console(stderr=True)) as progress:
         _finish(session.resume(storage, study, changes, progress), progress, as_json)
@@ -440,6 +438,7 @@ app.command()(guarded(cli_plan.plan))
 app.command()(guarded(cli_report.report))
 app.command()(guarded(cli_report.dashboard))
 app.command()(guarded(cli_calibrate.calibrate))
+app.command(cls=BeforeDashes)(guarded(cli_profile.profile))
 
 
 def main() -> None:

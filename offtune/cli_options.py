@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 DEFAULT_STORAGE = "studies.db"
+# Where `cli.BeforeDashes` leaves what follows `--`.
+COMMAND = "offtune.command"
 
 Storage = Annotated[
     str, typer.Option(help="Where studies are kept: a path, or a database URL.", envvar="OFFTUNE_STORAGE")

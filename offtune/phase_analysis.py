@@ -109,7 +109,7 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
     prepared = [(series, series.spans()) for series in timeline.series if series.times_s]
 
     def figures(name: str) -> PhaseFigures:
-        stretches = _joined(inside[name])
+        stretches = joined(inside[name])
         seconds = sum(end - start for start, end in stretches)
         found = {one.key: figure for one, spans in prepared if (figure := _figure(one, spans, stretches))}
         return PhaseFigures(name=name, seconds=seconds / len(whole), share=seconds / total_s, figures=found)
@@ -126,20 +126,20 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
     )
 
 
-def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
+def joined(stretches: Iterable[Stretch]) -> list[Stretch]:
     """The stretches in order, those that touch or overlap as one: no second counts twice."""
-    joined: list[Stretch] = []
+    found: list[Stretch] = []
     for start, end in sorted(stretches):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
-            joined.append((start, end))
-    return joined
+            found.append((start, end))
+    return found
 
 
 def _left_over(whole: Sequence[Mark], taken: Iterable[Stretch]) -> list[Stretch]:
     """What of the steps lies in no phase."""
-    busy = _joined(taken)
+    busy = joined(taken)
     gaps: list[Stretch] = []
     for step in whole:
         at_s = step.start_s

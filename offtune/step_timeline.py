@@ -6,7 +6,8 @@ changes within a phase, and memory (`memory_model` says it by phase).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from offtune.step_work import StepWork
 from offtune.time_model import Phase, TimePrediction
@@ -35,12 +36,33 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Volume:
+class Volume:
+    """Bytes of one rank over each path; `collective` is what reaches it."""
+
     d2h: float = 0.0
     h2d: float = 0.0
     collective: float = 0.0
     read: float = 0.0
     written: float = 0.0
+
+    def __add__(self, other: Volume) -> Volume:
+        return self._each(lambda path: getattr(self, path) + getattr(other, path))
+
+    def __mul__(self, times: float) -> Volume:
+        return self._each(lambda path: getattr(self, path) * times)
+
+    def _each(self, value: Callable[[str], float]) -> Volume:
+        return Volume(**{path.name: value(path.name) for path in fields(self)})
+
+
+def step_volumes(work: StepWork) -> dict[Phase, Volume]:
+    """What each phase of one optimizer step moves, all micro-steps together."""
+    forward, backward = _micro_volumes(work)
+    return {
+        "forward": forward * work.micro_steps,
+        "backward": backward * (work.micro_steps - 1) + _last_volume(work, backward),
+        "update": _update_volume(work),
+    }
 
 
 def predicted_timeline(
@@ -68,14 +90,14 @@ def _groups(count: int, parts: int) -> list[int]:
     return [count * (i + 1) // parts - count * i // parts for i in range(parts)]
 
 
-def _micro_volumes(work: StepWork) -> tuple[_Volume, _Volume]:
+def _micro_volumes(work: StepWork) -> tuple[Volume, Volume]:
     arriving = (work.ranks - 1) / work.ranks
-    forward = _Volume(
+    forward = Volume(
         h2d=work.forward_h2d_bytes,
         collective=work.forward_gather_bytes * arriving,
         read=work.forward_nvme_read_bytes,
     )
-    backward = _Volume(
+    backward = Volume(
         d2h=work.micro_d2h_bytes,
         h2d=work.micro_h2d_bytes + work.backward_h2d_bytes,
         collective=(work.backward_gather_bytes + work.micro_reduce_bytes) * arriving,
@@ -84,13 +106,13 @@ def _micro_volumes(work: StepWork) -> tuple[_Volume, _Volume]:
     return forward, backward
 
 
-def _last_volume(work: StepWork, micro: _Volume) -> _Volume:
+def _last_volume(work: StepWork, micro: Volume) -> Volume:
     """The last backward's: the gradient goes out once more, in 16 bit where the host converts it."""
     converted = (
         work.gradient_copy == "cast_on_host" and work.zero_stage == 3 and not work.last_nvme_write_bytes
     )
     width = _HALF_BYTES if converted else _FP32_BYTES
-    return _Volume(
+    return Volume(
         d2h=micro.d2h + width * work.last_numel,
         h2d=micro.h2d,
         collective=micro.collective + work.last_reduce_bytes * (work.ranks - 1) / work.ranks,
@@ -99,18 +121,18 @@ def _last_volume(work: StepWork, micro: _Volume) -> _Volume:
     )
 
 
-def _update_volume(work: StepWork) -> _Volume:
-    return _Volume(
+def _update_volume(work: StepWork) -> Volume:
+    return Volume(
         d2h=work.update_d2h_bytes,
         h2d=work.update_h2d_bytes,
         collective=work.update_gather_bytes * (work.ranks - 1) / work.ranks,
         read=work.update_nvme_read_bytes,
-        written=work.update_nvme_write_bytes,
+        written=work.update_nvme_write_bytes + work.param_nvme_write_bytes,
     )
 
 
 def _stretch(
-    phase: Phase, micro_steps: int, before: list[Stretch], seconds: float, volume: _Volume
+    phase: Phase, micro_steps: int, before: list[Stretch], seconds: float, volume: Volume
 ) -> Stretch:
     """The next stretch: so many micro-steps of `seconds` and `volume` each."""
     start = before[-1].end_s if before else 0.0

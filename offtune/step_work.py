@@ -7,7 +7,9 @@ NVMe, by DeepSpeed version. Not covered: how long it takes (`time_model`) and wh
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 from offtune.ds_layout import FP32_BYTES, Layout, layout
@@ -30,9 +32,8 @@ _CAUSAL_SHARE = 0.5
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 # parameter_offload.py: a parameter is fetched and released in the forward and again in the backward.
 _HOOKS = 2
-# Master weight, first and second moment and gradient, fp32; the gradient is not written back.
-_STATE_BYTES_READ = 4 * FP32_BYTES
-_STATE_BYTES_WRITTEN = 3 * FP32_BYTES
+# Master weight, first and second moment, fp32; a gradient is as wide, and is not written back.
+_STATE_BYTES = 3 * FP32_BYTES
 _Volumes = dict[str, Any]
 
 
@@ -86,6 +87,7 @@ class StepWork:
     last_nvme_write_bytes: float = 0.0
     update_nvme_read_bytes: float = 0.0
     update_nvme_write_bytes: float = 0.0
+    param_nvme_write_bytes: float = 0.0
     nvme_overlapped: bool = False
     micro_calls: float = 0.0
     update_calls: float = 0.0
@@ -168,7 +170,7 @@ class _Moved:
             **self._collectives(),
         }
         found |= self._stage_3(cpu) if self.plan.stage == 3 else self._below_3(cpu)
-        found |= self._nvme(cpu) if self.on_nvme else {}
+        found |= self._nvme() if self.on_nvme else {}
         return found | self._parameters() | self._calls()
 
     def _cpu_numel(self) -> float:
@@ -238,14 +240,29 @@ class _Moved:
             found |= {"micro_d2h_bytes": trip, "micro_h2d_bytes": trip, "micro_copies_block": True}
         return found
 
-    def _nvme(self, cpu: float) -> _Volumes:
-        optimizer = self.plan.optimizer
+    def _nvme(self) -> _Volumes:
+        """States by sub-group, gradients by parameter; what is below DeepSpeed's floor stays in memory."""
+        plan = self.plan
+        states = float(self._swapped(plan.sub_groups, FP32_BYTES))
+        gradients = float(FP32_BYTES * self._swapped(plan.partitions, FP32_BYTES))
         return {
-            "last_nvme_write_bytes": FP32_BYTES * cpu,
-            "update_nvme_read_bytes": _STATE_BYTES_READ * cpu,
-            "update_nvme_write_bytes": _STATE_BYTES_WRITTEN * cpu,
-            "nvme_overlapped": bool(optimizer["pipeline_read"]) or bool(optimizer["pipeline_write"]),
+            "last_nvme_write_bytes": gradients,
+            "update_nvme_read_bytes": _STATE_BYTES * states + gradients,
+            "update_nvme_write_bytes": _STATE_BYTES * states,
+            "nvme_overlapped": bool(plan.optimizer["pipeline_read"])
+            or bool(plan.optimizer["pipeline_write"]),
         }
+
+    def _swapped(self, numels: Iterable[int], element_bytes: int) -> int:
+        """Elements of those that are large enough for the disk."""
+        return sum(numel for numel in numels if numel * element_bytes >= self.plan.min_swap_bytes)
+
+    def _swapped_param_share(self) -> float:
+        """Share of parameter elements on disk: those of sub-groups beyond max_in_cpu (stage3.py, 0.19.8)."""
+        ends = list(accumulate(self.plan.sub_groups))
+        held = max((end for end in ends if end <= self.plan.param["max_in_cpu"]), default=0)
+        swapped = self._swapped(self.plan.partitions, self.element)
+        return (1 - held / self.own) * swapped / self.own
 
     def _parameters(self) -> _Volumes:
         """Parameters that live on the host or on NVMe are brought for the forward and for the backward."""
@@ -258,10 +275,11 @@ class _Moved:
         }
         if not self.on_host:
             found["update_d2h_bytes"] = float(FP32_BYTES * self.own)
-        if self.plan.param_device == "nvme":
+        if self.plan.param_device == "nvme" and (share := self._swapped_param_share()):
             found |= {
-                "forward_nvme_read_bytes": found["forward_h2d_bytes"],
-                "backward_nvme_read_bytes": found["backward_h2d_bytes"],
+                "forward_nvme_read_bytes": share * found["forward_h2d_bytes"],
+                "backward_nvme_read_bytes": share * found["backward_h2d_bytes"],
+                "param_nvme_write_bytes": share * size,
             }
         return found
 

@@ -225,7 +225,9 @@ def _update(work: StepWork, rates: Rates) -> Part:
         "collective": rates.collective(work.update_gather_bytes),
     }
     chain["launch"] = rates.calls(work.update_calls)
-    storage = rates.nvme(work.update_nvme_read_bytes, work.update_nvme_write_bytes)
+    storage = rates.nvme(
+        work.update_nvme_read_bytes, work.update_nvme_write_bytes + work.param_nvme_write_bytes
+    )
     if work.nvme_overlapped:
         return Part(1.0, (chain, {"nvme": storage}), {})
     return Part(1.0, (), {**chain, "nvme": storage})

@@ -122,6 +122,7 @@ class TrialSpec:
     runs up to `deepspeed.initialize` only, and each rank leaves a ProbeReport instead of a RankReport. With
     `record`, memory, traffic and utilisation are sampled over time.
     `steps` are measured after the warm-up, with a `stop` rule at most so many.
+    `close_steps` more steps run under torch's profiler after the measured ones (`close_look.py`).
     """
 
     study: str
@@ -143,6 +144,7 @@ class TrialSpec:
     probe: bool = False
     record: bool = True
     stop: StopRule | None = None
+    close_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "offtune"
 # nothing in a circle. Before a colon the room, after it its files (shell patterns); some have two lines.
 TABLE = """
     words: draft errors intervals phase_analysis rank_report recording script_start spread
+    words: close_look
     words: timeline trial units
     machine: calibration check child_lines command devices hardware* host hub installed lock
     machine: machine_profile models scratch toolchain trouble
@@ -30,13 +31,16 @@ TABLE = """
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
     settings: trial_length
     analysis: bound* dashboard effects importance nvml_trace
+    analysis: profile trace_events traffic_check
     report: report.*
     searches: alike finals foresight guesses outlook search selection session trial_spec
     command line: cli* __main__
 """
 _LINES = [line.strip().split(":") for line in TABLE.strip().splitlines()]
 ROOMS = {
-    room.strip(): tuple(name for other, files in _LINES if other == room for name in files.split())
+    room.strip(): tuple(
+        name for other, files in _LINES if other.strip() == room.strip() for name in files.split()
+    )
     for room, _ in _LINES
 }
 CHILD = "offtune.worker"

@@ -10,11 +10,13 @@ from typing import Any
 
 import chromium
 import pytest
+from profile_fakes import make_profiled
 from report_fakes import make_study, rich_study
 from timeline_fakes import make_timeline
 from web_fakes import write_study
 
 from offtune.report.html import render
+from offtune.report.profile_html import profile_report
 from offtune.report.study_report import read_report, study_report
 from offtune.report.study_sections import study_web_report
 from offtune.report.summary import summarise
@@ -42,6 +44,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cpu": study_web_report(cpu),
         "empty": study_web_report(study_report(summarise(make_study(), []), ())),
         "trace": trace_report("somebody", [make_timeline(steps=6)]),
+        "profile": profile_report(make_profiled()),
     }
     for name, report in reports.items():
         (folder / f"{name}.html").write_text(render(report))
@@ -55,7 +58,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Brows
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["study", "cpu", "empty", "trace"])
+@pytest.mark.parametrize("name", ["study", "cpu", "empty", "trace", "profile"])
 def test_a_page_draws_without_complaint_and_fits(
     browser: chromium.Browser, pages: dict[str, Path], name: str, width: int
 ) -> None:
@@ -67,7 +70,7 @@ def test_a_page_draws_without_complaint_and_fits(
     assert browser.ask("document.documentElement.dataset.drawn") == str(len(plots))
     assert all(plot["marks"] > 0 for plot in plots), plots
     assert all(0 < plot["width"] <= plot["room"] for plot in plots), plots
-    assert len(plots) == {"study": 7, "cpu": 3, "empty": 0, "trace": 1}[name]
+    assert len(plots) == {"study": 7, "cpu": 3, "empty": 0, "trace": 1, "profile": 2}[name]
 
 
 def test_a_page_with_something_wrong_is_noticed(browser: chromium.Browser, pages: dict[str, Path]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from cost_cases import P, ds_config, offloaded, work
 
 from offtune import hardware_profile
-from offtune.step_timeline import predicted_timeline
+from offtune.step_timeline import predicted_timeline, step_volumes
 from offtune.time_model import predict_time
 
 A100 = hardware_profile.load("a100-80gb")
@@ -53,3 +53,15 @@ def test_nvme_traffic_is_in_the_phase_that_makes_it():
     by_phase = {stretch.phase: stretch for stretch in found}
     assert total([by_phase["update"]], "nvme_read_bytes_per_s") == pytest.approx(16 * P / 2, rel=1e-3)
     assert by_phase["forward"].nvme_write_bytes_per_s == 0 < by_phase["backward"].nvme_write_bytes_per_s
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("device", ["cpu", "nvme"])
+def test_volumes_of_the_phases_are_what_the_timeline_carries(steps, device):
+    done, _, found = timeline(ds_config(steps=steps, **offloaded(device)))
+    paths = {"d2h": "d2h_bytes_per_s", "h2d": "h2d_bytes_per_s", "read": "nvme_read_bytes_per_s",
+             "written": "nvme_write_bytes_per_s", "collective": "collective_bytes_per_s"}  # fmt: skip
+    for phase, volume in step_volumes(done).items():
+        inside = [stretch for stretch in found if stretch.phase == phase]
+        for name, rate in paths.items():
+            assert getattr(volume, name) == pytest.approx(total(inside, rate)), (phase, name)

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from offtune.rank_report import RankReport
 from offtune.trial import MemoryPeaks, TrialSpec
 from offtune.worker import memory
+from offtune.worker.close_look import ProfiledClock
 from offtune.worker.failures import first_lines, outcome_of
 from offtune.worker.pace import Pace
 from offtune.worker.phases import PhaseClock
@@ -161,6 +162,14 @@ class Record:
             effective_ratio=ratio,
             step_tokens=step_tokens,
         )
+
+    def look_closely(self) -> ProfiledClock:
+        """From here on torch's profiler watches, and nothing is measured any more."""
+        self.enter("steps under torch's profiler")
+        zero_s = self.recorder.zero_s if self.recorder is not None else None
+        clock = ProfiledClock(self.spec, self.rank, time.perf_counter() if zero_s is None else zero_s)
+        self.clock = clock
+        return clock
 
     def failed(self, error: BaseException) -> RankReport:
         """The report of a rank that an exception ended; the traceback goes to the log."""

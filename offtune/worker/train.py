@@ -32,9 +32,11 @@ class Rank:
             while not self.record.is_over():
                 self.record.begin_step(engine)
                 self._one_step(engine, self.record.steps_done)
+            report = self.record.done(engine)
+            self._look_closely(engine)
         except Exception as error:  # noqa: BLE001 the configuration under trial may raise anything; it is a value
             return self.record.failed(error)
-        return self.record.done(engine)
+        return report
 
     def _start(self) -> Any:
         self.record.enter("start the process group")
@@ -55,13 +57,29 @@ class Rank:
         return engine
 
     def _one_step(self, engine: Any, step: int) -> None:
-        micro = int(self.spec.ds_config["train_micro_batch_size_per_gpu"])
-        batches = workload.micro_batches(self.spec.workload, step, self.rank, micro, engine.device)
-        losses = []
+        batches = self._batches(engine, step)
         start = self.record.barrier()
-        for tokens in batches:
-            losses.append(self._micro_step(engine, tokens) / len(batches))
+        losses = self._micro_steps(engine, batches)
         self.record.end_step(self.record.barrier() - start, losses)
+
+    def _look_closely(self, engine: Any) -> None:
+        """Some more steps under torch's profiler, where they were asked for."""
+        if not self.spec.close_steps:
+            return
+        clock = self.record.look_closely()
+        for step in range(self.spec.close_steps):
+            batches = self._batches(engine, self.record.steps_done + step)
+            start = self.record.barrier()
+            self._micro_steps(engine, batches)
+            clock.next_step(self.record.barrier() - start)
+        clock.finish()
+
+    def _batches(self, engine: Any, step: int) -> list[torch.Tensor]:
+        micro = int(self.spec.ds_config["train_micro_batch_size_per_gpu"])
+        return workload.micro_batches(self.spec.workload, step, self.rank, micro, engine.device)
+
+    def _micro_steps(self, engine: Any, batches: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [self._micro_step(engine, tokens) / len(batches) for tokens in batches]
 
     def _micro_step(self, engine: Any, tokens: torch.Tensor) -> torch.Tensor:
         with self.record.clock.phase("forward"):

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import dataloader
 
 from offtune.rank_report import RankReport
+from offtune.worker.close_look import ProfiledClock
 from offtune.worker.record import Record
 
 _SAVERS = ("save_checkpoint", "save_16bit_model", "load_checkpoint")
@@ -37,6 +38,8 @@ class Watch:
         self._losses: list[torch.Tensor] = []
         self._tokens = 0
         self._step_tokens: list[int] = []
+        self._report: RankReport | None = None
+        self._profiled: ProfiledClock | None = None
         self._put_in_front()
 
     def _put_in_front(self) -> None:
@@ -125,21 +128,40 @@ class Watch:
         if self._clock.running:
             return
         self._clock.arrive()
-        self.record.begin_step(self.engine)
+        if self._report is None:
+            self.record.begin_step(self.engine)
         self._clock.start(self.record.barrier())
 
     def _end(self) -> None:
         step_s = self._clock.stop(self.record.barrier())
-        self._step_tokens.append(self._tokens)
-        self.record.end_step(step_s, self._losses)
+        if self._report is not None:
+            self._end_close_step(step_s, self._report)
+        else:
+            self._end_measured_step(step_s)
         self._losses, self._tokens = [], 0
-        if self.record.is_over():
-            self._finish(self.report())
         self._clock.rest()
 
+    def _end_measured_step(self, step_s: float) -> None:
+        self._step_tokens.append(self._tokens)
+        self.record.end_step(step_s, self._losses)
+        if not self.record.is_over():
+            return
+        self._report = self.report()
+        if not self.record.spec.close_steps:
+            self._finish(self._report)
+        self._profiled = self.record.look_closely()
+
+    def _end_close_step(self, step_s: float, report: RankReport) -> None:
+        """A step under the profiler, after the measured ones, whose report is made."""
+        assert self._profiled is not None
+        self._profiled.next_step(step_s)
+        if self._profiled.steps >= self.record.spec.close_steps:
+            self._profiled.finish()
+            self._finish(report)
+
     def report(self) -> RankReport:
-        """The report of the steps so far."""
-        return self.record.done(self.engine, self._tokens_per_step())
+        """The report of the measured steps so far."""
+        return self._report or self.record.done(self.engine, self._tokens_per_step())
 
     def _tokens_per_step(self) -> float | None:
         measured = self._step_tokens[self.record.spec.warmup_steps :]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from offtune.timeline import OTHER, PHASES, RATES, STEP, Mark, Series, Timeline
@@ -124,6 +124,31 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
         cores=timeline.cores,
         reasons=timeline.reasons,
     )
+
+
+def essence(analysis: StepAnalysis) -> StepAnalysis:
+    """What a trial carries of it: parts by their time only, numbers to six figures.
+
+    A study keeps thousands of them, and listing it reads them all; the timeline has the rest.
+    """
+    return replace(
+        analysis,
+        step_s=_short(analysis.step_s),
+        phases=tuple(_short_phase(phase, phase.figures) for phase in analysis.phases),
+        parts=tuple(_short_phase(part, {}) for part in analysis.parts),
+    )
+
+
+def _short_phase(phase: PhaseFigures, figures: dict[str, Figure]) -> PhaseFigures:
+    short = {
+        key: replace(figure, mean=_short(figure.mean), peak=_short(figure.peak))
+        for key, figure in figures.items()
+    }
+    return replace(phase, seconds=_short(phase.seconds), share=_short(phase.share), figures=short)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def joined(stretches: Iterable[Stretch]) -> list[Stretch]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from timeline_fakes import BACKWARD, FORWARD, UPDATE, make_timeline
 
-from offtune.phase_analysis import StepAnalysis, analyse, combined
+from offtune.phase_analysis import StepAnalysis, analyse, combined, essence
 from offtune.timeline import Mark, Series, Timeline
 from offtune.trial import Status, TrialResult, dump, load
 
@@ -103,6 +105,22 @@ def test_devices_are_joined_by_mean_of_means_and_peak_of_peaks() -> None:
     assert backward.peak("device_used_bytes") == 33e9
     assert both.devices == 2
     assert combined([]) is None
+
+
+def test_the_essence_keeps_phases_to_six_figures_and_of_parts_their_time() -> None:
+    part = Mark(name="update.flush", step=0, start_s=2.5, end_s=2.6)
+    timeline = make_timeline()
+    whole = analyse(replace(timeline, marks=(*timeline.marks, part)))
+    assert whole is not None and whole.parts[0].figures
+    short = essence(whole)
+    assert [phase.name for phase in short.phases] == [phase.name for phase in whole.phases]
+    for before, after in zip(whole.phases, short.phases, strict=True):
+        assert after.seconds == pytest.approx(before.seconds, rel=1e-5)
+        assert after.moved_bytes("h2d_bytes_per_s") == pytest.approx(
+            before.moved_bytes("h2d_bytes_per_s"), rel=1e-5
+        )
+    assert [(one.name, one.figures) for one in short.parts] == [("update.flush", {})]
+    assert len(dump(short)) < len(dump(whole))
 
 
 def test_an_analysis_travels_within_a_result() -> None:

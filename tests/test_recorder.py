@@ -182,7 +182,7 @@ def test_a_recording_begins_at_zero_and_its_phases_fill_the_step(recorded):
     assert all(mark.micro_step is None for mark in steps)
     assert analysis is not None
     assert [phase.name for phase in analysis.phases] == ["forward", "backward", "update", OTHER]
-    assert sum(phase.seconds for phase in analysis.phases) == pytest.approx(analysis.step_s, rel=1e-6)
+    assert sum(phase.seconds for phase in analysis.phases) == pytest.approx(analysis.step_s, rel=1e-4)
     forward = analysis.find("forward")
     assert forward is not None
     assert forward.seconds >= 2 * PAUSE_S

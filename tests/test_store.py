@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from study_samples import result, run, start_python, study_record
+from timeline_fakes import make_timeline
 
-from offtune import rows
+from offtune import rows, schema
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner
 from offtune.phase_analysis import StepAnalysis
 from offtune.store import Store, new_study_name
-from offtune.trial import PhaseTimes, Status, Traffic, TrialResult
+from offtune.trial import PhaseTimes, Status, Traffic, TrialResult, dump
 
 
 @pytest.fixture
@@ -335,3 +336,15 @@ def test_an_analysis_does_not_mix_its_figures_with_those_of_the_trial(store: Sto
     [steps] = [row for row in rows.series_rows("study-1", 0, analysed) if row["key"] == "step_s"]
     assert json.loads(steps["points"]) == [1.0, 2.0]
     assert not any(row["key"] == "step_s" for row in rows.measurement_rows("study-1", 0, analysed))
+
+
+def test_a_timeline_is_kept_packed_and_one_of_plain_json_is_still_read(store: Store) -> None:
+    whole = make_timeline(steps=8)
+    store.add_run(run(0))
+    store.add_timeline("study-1", 0, whole)
+    row = rows.timeline_row("study-1", 0, replace(whole, rank=1))
+    assert len(row["points"]) < len(dump(whole)) / 4
+    plain = {**row, "points": dump(replace(whole, rank=1)), "unit": "JSON"}
+    with store._engine.begin() as connection:
+        connection.execute(schema.series.insert(), plain)
+    assert store.timelines("study-1", 0) == [whole, replace(whole, rank=1)]

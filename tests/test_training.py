@@ -132,7 +132,7 @@ def test_every_trial_carries_what_each_phase_did_and_leaves_its_timeline(runner,
     analysis = result.analysis
     assert analysis is not None and analysis.steps == 3
     assert [phase.name for phase in analysis.phases] == ["forward", "backward", "update", "other"]
-    assert analysis.step_s == pytest.approx(sum(result.step_s) / 3, rel=1e-6)
+    assert analysis.step_s == pytest.approx(sum(result.step_s) / 3, rel=1e-4)
     assert sum(phase.seconds for phase in analysis.phases) == pytest.approx(analysis.step_s, rel=0.03)
     assert {part.name for part in analysis.parts} >= {"update.cpu_optimizer", "update.copy_back"}
     for phase in analysis.phases[:3]:

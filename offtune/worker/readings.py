@@ -7,6 +7,7 @@ Not covered: what is read, and when (`recorder.py`).
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import accumulate
 
 from offtune.timeline import Series, rates_of_counter
@@ -49,9 +50,14 @@ class Readings:
         return tuple(sorted(found, key=lambda one: one.key))
 
 
+def rounded(at_s: float) -> float:
+    """A time to the microsecond: clocks and marks tell no more, and files of thousands get half as long."""
+    return round(at_s, 6)
+
+
 def _levels(key: str, points: list[tuple[float, float]], zero_s: float) -> Series:
     points = sorted(points)
-    times = tuple(at_s - zero_s for at_s, _ in points)
+    times = tuple(rounded(at_s - zero_s) for at_s, _ in points)
     return Series(key=key, times_s=times, values=tuple(value for _, value in points))
 
 
@@ -59,4 +65,6 @@ def _rate(key: str, points: list[tuple[float, float]], zero_s: float, per: float
     points = sorted(points)
     # Two threads may read the clock in one order and the counter in the other.
     counts = list(accumulate((count / per for _, count in points), max))
-    return rates_of_counter(key, [at_s - zero_s for at_s, _ in points], counts)
+    exact = rates_of_counter(key, [at_s - zero_s for at_s, _ in points], counts)
+    times = tuple(map(rounded, exact.times_s))
+    return replace(exact, times_s=times, values=tuple(float(f"{value:.6g}") for value in exact.values))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from offtune import hardware
-from offtune.phase_analysis import StepAnalysis, analyse
+from offtune.phase_analysis import StepAnalysis, analyse, essence
 from offtune.recording import write_timeline
 from offtune.timeline import SERIES_KEYS, STEP, Mark, Timeline
 from offtune.trial import TrialSpec
@@ -26,7 +26,7 @@ from offtune.worker.allocator import AllocatorMemory
 from offtune.worker.memory import DriverMemory, ProcFile, ResidentMemory, io_bytes_of
 from offtune.worker.parts import watch_parts
 from offtune.worker.phases import PhaseClock, Timed
-from offtune.worker.readings import Readings
+from offtune.worker.readings import Readings, rounded
 
 # Edges of phases nearer than this share a reading: where one phase ends the next begins.
 _EDGE_GAP_S = 0.0005
@@ -95,24 +95,24 @@ class Recorder:
         self._steps += 1
         if len(self._marks) + len(timed) > _MOST_MARKS and self._marks:
             return
-        self._marks.append(
-            Mark(name=STEP, step=step, start_s=ended_s - step_s - zero_s, end_s=ended_s - zero_s)
-        )
-        self._marks += [
+        whole = Mark(name=STEP, step=step, start_s=rounded(ended_s - step_s - zero_s),
+                     end_s=rounded(ended_s - zero_s))  # fmt: skip
+        self._marks += [whole] + [
             Mark(name=one.name, step=step, micro_step=one.micro_step,
-                 start_s=one.start_s - zero_s, end_s=one.end_s - zero_s)
+                 start_s=rounded(one.start_s - zero_s), end_s=rounded(one.end_s - zero_s))
             for one in timed
         ]  # fmt: skip
 
     def finish(self) -> StepAnalysis | None:
-        """Leave the timeline in the trial's folder; its analysis, None where no step was marked."""
+        """Leave the timeline in the trial's folder; its essence, None where no step was marked."""
         if self.zero_s is None:
             return None
         self.begin_step()
         self._resident.listen(None)
         timeline = self._timeline(self.zero_s)
         write_timeline(self._spec.trial_dir, timeline)
-        return analyse(timeline)
+        found = analyse(timeline)
+        return essence(found) if found is not None else None
 
     def on_link(self, rates: tuple[float, float] | None) -> None:
         """The driver's PCIe counters have been read, in the thread that does so."""

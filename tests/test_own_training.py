@@ -116,8 +116,13 @@ def test_nvme_offload_in_a_script_of_ones_own_writes_to_disk_and_leaves_nothing(
     document = tuned(offtune("search", *QUICK, *chosen, "--", sys.executable, *PLAIN))
     assert document["trials"][0]["point"]["placement"] == "zero3 opt=nvme"
     shown = offtune("show", "--trial", "0", "--json")
-    traffic = json.loads(shown.stdout)["result"]["traffic"]
+    result = json.loads(shown.stdout)["result"]
+    traffic, analysis = result["traffic"], result["analysis"]
     assert traffic["nvme_write_bytes"] > 0 or traffic["nvme_reason"], traffic
+    summed = sum(phase["seconds"] for phase in analysis["phases"])
+    assert summed == pytest.approx(analysis["step_s"], rel=0.03)
+    parts = {part["name"] for part in analysis["parts"]}
+    assert parts >= {"update.cpu_optimizer", "update.nvme_read", "update.nvme_write"}
     assert list(swap.iterdir()) == []
 
 

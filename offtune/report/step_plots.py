@@ -74,6 +74,7 @@ SERIES_NAMES: dict[str, str] = {
 _PANEL_PX = 140
 _FRAME_PX = 74
 _WIDE = 0.25  # of the step, for the name of a phase to stand over its middle
+_LATE = 0.85  # of the step, from where on a name has no room to run on
 _PANEL_GAP = 0.06  # of the plot's height
 
 
@@ -193,7 +194,7 @@ def _limit_line(timeline: Timeline, limit_bytes: int | None) -> list[dict[str, A
 
 
 def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
-    """The name over each phase, once; over a narrow one it starts with the phase and runs on."""
+    """The name over each phase, once; a narrow one's starts with it or, near the edge, ends with it."""
     widest: dict[str, Mark] = {}
     for mark in timeline.marks:
         before = widest.get(mark.name)
@@ -202,8 +203,7 @@ def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
     return [
         {
             "text": mark.name,
-            "x": (mark.start_s + mark.end_s) / 2 if _is_wide(mark, end_s) else mark.start_s,
-            "xanchor": "center" if _is_wide(mark, end_s) else "left",
+            **_name_place(mark, end_s),
             "y": 1,
             "yref": "paper",
             "yanchor": "bottom",
@@ -213,8 +213,12 @@ def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def _is_wide(mark: Mark, end_s: float) -> bool:
-    return mark.length_s > _WIDE * end_s
+def _name_place(mark: Mark, end_s: float) -> dict[str, Any]:
+    if mark.length_s > _WIDE * end_s:
+        return {"x": (mark.start_s + mark.end_s) / 2, "xanchor": "center"}
+    if mark.start_s > _LATE * end_s:
+        return {"x": mark.end_s, "xanchor": "right"}
+    return {"x": mark.start_s, "xanchor": "left"}
 
 
 def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:

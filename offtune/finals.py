@@ -49,6 +49,7 @@ class Finals:
         if not self.search.config.finals or not self._claim():
             return None
         self._clear_leftovers()
+        self._wait_for_others()
         plan = self._known_plan() or self._new_plan()
         if plan is None:
             return None
@@ -79,6 +80,15 @@ class Finals:
         for repeat in self._repeats():
             if repeat.status is None:
                 self._finish(repeat, _STOPPED)
+
+    def _wait_for_others(self) -> None:
+        """Until the last trials of other workers have ended: beside them no speed could be told."""
+        search = self.search
+        while search.crew.shared and any(
+            run.study == self._study and run.owner and search.crew.is_alive(run.owner)
+            for run in search.store.under_way()
+        ):
+            search.pause()
 
     def _known_plan(self) -> Plan | None:
         """The plan of finals that were begun; None where the study has grown since then."""

@@ -131,7 +131,7 @@ class Search:
         if work is not None:
             self._train(*work)
         elif view.wait:
-            self._pause(_POLL_S)
+            self.pause()
 
     def _propose(self, view: Outlook) -> tuple[TrialSpec, Run] | None:
         """The next point, claimed for this worker; None when it needs no training."""
@@ -215,7 +215,7 @@ class Search:
                 self.crashes.see(run)
                 self._show(run)
         if self.crew.others():
-            self._pause(_YIELD_S)
+            self.pause(_YIELD_S)
 
     def _keep(self, run: Run, result: TrialResult) -> bool:
         """Write a trial's result, unless it was taken over while we could not be seen."""
@@ -239,7 +239,8 @@ class Search:
         done = self.study.measured_count() if self.crew.shared else None
         self.watcher.trial(run, self.study.best(), done=done)
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float = _POLL_S) -> None:
+        """Wait for other workers; Ctrl-C ends the search here, too."""
         try:
             time.sleep(seconds)
         except KeyboardInterrupt:

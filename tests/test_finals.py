@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from offtune.cli import app
 from offtune.config import Options, resolve
+from offtune.crew import Alone
 from offtune.errors import Interrupted
 from offtune.finals import Finals
-from offtune.finals_notes import kept
+from offtune.finals_notes import keep, kept
+from offtune.lock import Owner, current_owner
 from offtune.records import Limits
 from offtune.repeats import Outcome, Repeat
 from offtune.report.document import document
@@ -231,3 +233,33 @@ def test_how_long_a_trial_measures_is_said_once() -> None:
     assert wrong.exit_code == 2 and "Write it like 2%" in wrong.stderr
     assert resolve(Options(budget="1GB", steps=3), MACHINE).accuracy_share is None
     assert resolve(Options(budget="1GB", accuracy="5%"), MACHINE).accuracy_share == 0.05
+
+
+class OneOther(Alone):
+    """A crew with another worker, who lives for the first few times it is asked."""
+
+    shared = True
+
+    def __init__(self, other: Owner, asked: int) -> None:
+        super().__init__()
+        self.other, self.left = other, asked
+
+    def is_alive(self, owner: Owner) -> bool:
+        self.left -= 1
+        return owner == self.other and self.left >= 0
+
+
+def test_another_workers_last_trial_is_waited_for_and_its_finals_are_its_own(hold) -> None:
+    finals = hold.prepare(bench(by_micro), trials=5)
+    search = finals.search
+    search.run()
+    other = replace(current_owner(), pid=1)
+    running = replace(search.store.runs("s")[0], number=99, status=None, result=None, owner=other)
+    search.store.add_run(running)
+    search.crew = OneOther(other, asked=2)
+    assert finals.run() is not None
+    assert search.crew.left < 0
+    keep(search.store, "s", other)
+    search.crew = OneOther(other, asked=99)
+    assert finals.run() is None
+    assert search.watcher.texts[-1] == "Another worker holds the finals."

@@ -92,3 +92,13 @@ def test_single_trials_speak_where_the_finals_cannot() -> None:
     assert document(alone)["finals"] is None
     early = seen(ratios=(), rounds=0, confirmed_steps=None)
     assert "faster than the best baseline that fits" in verdict_text(early)
+
+
+def test_the_table_of_baselines_has_the_ratio_of_the_finals() -> None:
+    table = next(
+        block for block in result_page(seen()) if hasattr(block, "rows") and hasattr(block, "columns")
+    )
+    assert [row[-1] for row in table.rows] == ["1.34 ± 0.03 times"]
+    alone = summarise(make_study(), RUNS)
+    table = next(block for block in result_page(alone) if hasattr(block, "columns"))
+    assert "%" in table.rows[0][-1]

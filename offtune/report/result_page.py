@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from offtune.knobs import describe
 from offtune.records import Run, StudyRecord, is_measured
-from offtune.report.finals_text import finals_lines, finals_verdict
+from offtune.report.finals_text import finals_lines, finals_verdict, ratio_text
 from offtune.report.forecasts import forecast_lines, is_foretold, unrun_blocks
 from offtune.report.gain import Gain
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
@@ -133,13 +133,25 @@ def baselines_blocks(summary: Summary) -> list[Block]:
         Column(title="the winner against it", right=True),
     )
     rows = tuple(
-        (gain.label, str(gain.trial), _baseline_status(gain), rate_text(gain.samples_per_s), gain_text(gain))
+        (
+            gain.label,
+            str(gain.trial),
+            _baseline_status(gain),
+            rate_text(gain.samples_per_s),
+            _against(summary, gain),
+        )
         for gain in summary.gains
     )
     blocks: list[Block] = [Heading(text="Baselines"), Table(columns=columns, rows=rows)]
     if any(gain.noise_percent is not None for gain in summary.gains):
         blocks.append(Line(text=_NOISE, tone="dim", indent=1))
     return blocks
+
+
+def _against(summary: Summary, gain: Gain) -> str:
+    """The winner against a baseline: from repeats in turn where there were any, else from single trials."""
+    ratio = summary.outcome.over(gain.trial) if summary.outcome else None
+    return f"{ratio_text(ratio.value, ratio.low, ratio.high)} times" if ratio else gain_text(gain)
 
 
 def _baseline_status(gain: Gain) -> str:

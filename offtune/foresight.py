@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
-from offtune.candidates import candidate, candidates, distinct
+from offtune.candidates import candidates, distinct
 from offtune.config import RunConfig
 from offtune.errors import UsageError
 from offtune.hardware_profile import HardwareProfile
@@ -87,17 +87,6 @@ class Foresight:
         host = found.used_host_bytes - found.memory.host.get("processes", 0)
         verdict, reason = judge(used, host, share, self.plain.bounds)
         return _unrun(found, reason) if verdict == "over" else None
-
-    def forecasts(self, points: Iterable[Point]) -> list[Prediction | None]:
-        """The best predictions so far, one a point in their order; None where DeepSpeed would not take it.
-
-        A thousand and more a second (benchmarks/prediction_speed.py), so that a sampler can rank thousands.
-        All are None before it is ready.
-        """
-        if not self.ready:
-            return [None for _ in points]
-        found = (candidate(point, self.fitted, self.nvme_path, self.base) for point in points)
-        return [one.prediction if one else None for one in found]
 
     def best(self, count: int) -> list[Point]:
         """The fastest predicted points that may fit, one a placement; none before it is ready."""

@@ -16,8 +16,9 @@ from typing import Any
 from offtune import command_verdict, scratch
 from offtune.command_ranks import CommandRanks
 from offtune.ds_quiet import quiet
-from offtune.errors import OfftuneError
+from offtune.errors import OfftuneError, UsageError
 from offtune.model_guess import GUESSED, described
+from offtune.model_shape import shape_of
 from offtune.rank_report import ProbeReport
 from offtune.runner import Launch, TrialRunner, log_tails, run_ranks
 from offtune.trial import DsConfig, Precision, TrialSpec, Workload, dump, load
@@ -201,20 +202,24 @@ def _notes(workload: Workload, report: ProbeReport) -> tuple[str, ...]:
     return (
         f"{workload.model_name} trains {sum(report.parameter_numels) / 1e6:.1f} million parameters in "
         f"{workload.precision} on {ranks}, optimizer: {optimizer}{runtime}.",
-        _shape_note(workload.model_config),
+        _shape_note(workload.model_config, report.parameter_numels),
     )
 
 
-def _shape_note(config: dict[str, Any]) -> str:
+def _shape_note(config: dict[str, Any], numels: tuple[int, ...]) -> str:
     """What predictions will go by, once a trial has shown how long the samples are."""
-    if not config:
+    try:
+        shape = shape_of(config, numels) if config else None
+    except UsageError:
+        shape = None
+    if shape is None:
         return "Nothing is predicted: its model is of no family known here, nor built like a decoder."
-    if config["model_type"] != GUESSED:
-        return (
-            f"Its model is of the {config['model_type']} family: after a first trial, others are predicted."
-        )
-    built = f"{config['num_hidden_layers']} layers, {config['hidden_size']} wide"
+    family = config["model_type"]
+    if shape.exact:
+        return f"Its model is of the {family} family: after a first trial, others are predicted."
+    looks = "looks like a decoder" if family == GUESSED else f"is a {family} with other parameters than usual"
+    size = f"{shape.decoder.layers} layers, {shape.decoder.hidden} wide"
     return (
-        f"Its model looks like a decoder of {built}: after the first trial predictions say what to try "
-        "first; being guesses, they refuse nothing."
+        f"Its model {looks} ({size}): after a first trial, predictions say what to try first; being guesses, "
+        "they refuse nothing."
     )

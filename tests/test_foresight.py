@@ -113,15 +113,6 @@ def test_a_guessed_shape_forbids_nothing(foresee):
     assert search.foresight.hopeless(built) is None
 
 
-def test_points_are_forecast_as_the_search_would_and_none_that_deepspeed_refuses(foresee):
-    search = foresee(budget="1GB")
-    point = SPACE.complete({"placement": "zero3", "micro_batch": 8})
-    wrong = {**point, "micro_batch": 3}
-    good, refused = search.foresight.forecasts([point, wrong])
-    assert good == search.foresight.predict(ds_config.build({}, point, search.facts, None))
-    assert refused is None
-
-
 def test_the_predicted_best_come_right_after_the_baselines_and_once(foresee):
     search = foresee(budget="1GB", trials=15)
     search.run()
@@ -166,7 +157,7 @@ def test_a_command_is_predicted_from_its_first_trial_on_and_corrected_by_it(fore
     point = SPACE.complete({})
     assert not search.foresight.ready
     assert search.foresight.best(3) == []
-    assert search.foresight.forecasts([point]) == [None]
+    assert search.foresight.forecast(ds_config.build({}, point, search.facts, None)) is None
     assert search.foresight.hopeless(ds_config.build({}, point, search.facts, None)) is None
     search.run()
     runs = [run for run in search.store.runs("s") if run.ran and run.reuse_of is None]

@@ -38,9 +38,7 @@ TABLE = """
 """
 _LINES = [line.strip().split(":") for line in TABLE.strip().splitlines()]
 ROOMS = {
-    room.strip(): tuple(
-        name for other, files in _LINES if other.strip() == room.strip() for name in files.split()
-    )
+    room.strip(): tuple(name for other, files in _LINES if other == room for name in files.split())
     for room, _ in _LINES
 }
 CHILD = "offtune.worker"

@@ -39,6 +39,7 @@ def test_an_operation_counts_without_what_it_called_and_the_rest_is_named(look):
     assert forward["aten::linear"].own_s == pytest.approx(40e-6)
     assert forward["aten::mm"].own_s == pytest.approx(60e-6)
     assert forward[OUTSIDE_TORCH].own_s == pytest.approx(100e-6)
+    assert {op.name for op in look.ops if op.phase == "backward"} == {"autograd", OUTSIDE_TORCH}
     for phase, seconds in look.phase_s.items():
         assert sum(op.own_s for op in look.ops if op.phase == phase) == pytest.approx(seconds)
 

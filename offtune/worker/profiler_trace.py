@@ -21,7 +21,7 @@ PREFIX = "offtune."  # of the stretches that we name ourselves
 ZERO = f"{PREFIX}zero"
 MAX_EVENTS = 20_000  # in a trace; Perfetto draws them at once, and the file stays under 5 MB
 OPS_KEPT = 8  # of a phase, the longest first
-OUTSIDE_TORCH = "outside torch's operators"
+OUTSIDE_TORCH = "outside torch's operators, waiting included"
 
 _MICRO = 1e-6
 _COPY = re.compile(r"Memcpy (HtoD|DtoH) \((\w+) -> (\w+)\)")
@@ -78,8 +78,7 @@ class _Phases:
     def __init__(self, named: Iterable[_Raw]) -> None:
         found = [event for event in named if event["name"].startswith(PREFIX) and event["name"] != ZERO]
         self._stretches = sorted(
-            (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PREFIX), event["tid"])
-            for event in found
+            (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(PREFIX)) for event in found
         )
         self._starts = [start for start, *_ in self._stretches]
 
@@ -93,14 +92,9 @@ class _Phases:
     def seconds(self) -> dict[str, float]:
         """Seconds of each phase in all."""
         sums: dict[str, float] = defaultdict(float)
-        for start, end, name, _ in self._stretches:
+        for start, end, name in self._stretches:
             sums[name] += (end - start) * _MICRO
         return dict(sums)
-
-    @property
-    def thread(self) -> Any:
-        """The thread that trains."""
-        return self._stretches[0][3] if self._stretches else None
 
 
 def _copies(events: Iterable[_Raw], phases: _Phases, steps: int) -> tuple[Copies, ...]:
@@ -148,10 +142,12 @@ def _exposed(event: _Raw, busy: Sequence[Stretch]) -> float:
 
 
 def _ops(events: Iterable[_Raw], phases: _Phases, steps: int) -> tuple[HostOp, ...]:
-    """The longest operations of each phase on the thread that trains, and what lies outside of them."""
-    own = [e for e in events if e.get("cat") == "cpu_op" and e["tid"] == phases.thread]
+    """The longest operations of each phase, and what lies outside of them.
+
+    With a device the backward's run on autograd's thread, while the thread that trains waits.
+    """
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for event, own_us in _own_times(own):
+    for event, own_us in (timed for ops in _by_thread(events).values() for timed in _own_times(ops)):
         entry = sums[(phases.at(event["ts"]), event["name"])]
         entry[0] += 1
         entry[1] += own_us * _MICRO
@@ -167,6 +163,15 @@ def _ops(events: Iterable[_Raw], phases: _Phases, steps: int) -> tuple[HostOp, .
         rest_s = max(0.0, seconds - sum(entry[1] for entry in inside.values()))
         found.append(HostOp(phase=phase, name=OUTSIDE_TORCH, calls=0.0, own_s=rest_s / steps))
     return tuple(found)
+
+
+def _by_thread(events: Iterable[_Raw]) -> dict[Any, list[_Raw]]:
+    """The host's operations by their thread."""
+    threads: dict[Any, list[_Raw]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "cpu_op":
+            threads[event["tid"]].append(event)
+    return threads
 
 
 def _own_times(ops: Iterable[_Raw]) -> Iterator[tuple[_Raw, float]]:
@@ -187,10 +192,7 @@ def _own_times(ops: Iterable[_Raw]) -> Iterator[tuple[_Raw, float]]:
 def _kept_events(events: Iterable[_Raw], zero_us: float, zero_s: float) -> tuple[tuple[Event, ...], int]:
     """What ran on the device and the outermost operations of the host; the shortest go where it is much."""
     device = [event for event in events if event.get("cat") in _ON_DEVICE]
-    threads: dict[Any, list[_Raw]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "cpu_op":
-            threads[event["tid"]].append(event)
+    threads = _by_thread(events)
     host = [event for ops in threads.values() for event in _outermost(ops)]
     names = {thread: f"host thread {number}" for number, thread in enumerate(threads, start=1)}
     wanted = sorted([*device, *host], key=lambda one: -one["dur"])

@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from scale_study import SIMULATED, make_search, open_study
+from scale_study import SIMULATED, Stopwatch, make_search, open_study
 
-from offtune.sampling import SAMPLERS
 from offtune.search import Search
 from offtune.store import Store
 
@@ -36,6 +35,7 @@ _ROUNDS = 15
 _TRIAL_GOAL_MS, _TRIAL_GOAL_AT = 100.0, 1_000
 _COMMAND_GOAL_S = 1.0
 _COMMAND_REPEATS = 5
+_LEAST_FOR_GROWTH = 500  # trials between the first and the last size
 _GROWTH_GOAL_MB = 20.0  # per thousand trials; Optuna keeps its own copy of every trial in memory
 
 
@@ -54,7 +54,7 @@ class Row:
 def main() -> int:
     options = _options()
     sizes = [int(size) for size in options.sizes.split(",")]
-    samplers = [name for name in options.samplers.split(",") if name in SAMPLERS]
+    samplers = options.samplers.split(",")
     with tempfile.TemporaryDirectory() as folder:
         rows = list(_measured(Path(folder) / "scale.db", sizes, samplers, options.rounds))
     print(_sheet(rows, samplers))
@@ -102,15 +102,11 @@ def _fill(search: Search, size: int) -> None:
 
 
 def _trial_ms(search: Search, rounds: int) -> float:
-    """The median over `rounds` trials, after one that fills the caches."""
-    took: list[float] = []
-    for _ in range(rounds + 1):
-        goal = search.study.measured_count() + 1
-        search.config = replace(search.config, trials=goal)
-        start = time.perf_counter()
-        search.run()
-        took.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(took[1:])
+    """The median over `rounds` trials, after one that fills the caches; what is not trained is part of it."""
+    assert isinstance(search.watcher, Stopwatch)
+    search.config = replace(search.config, trials=search.study.measured_count() + rounds + 1)
+    search.run()
+    return 1e3 * statistics.median(search.watcher.took_s[1:])
 
 
 def _command_s(command: str, path: Path) -> float:
@@ -154,7 +150,7 @@ def _missed(rows: list[Row]) -> list[str]:
     for name, seconds in (("list", last.list_s), ("show", last.show_s)):
         if seconds > _COMMAND_GOAL_S:
             found.append(f"{name} takes {seconds:.2f} s at {last.trials} trials")
-    if len(rows) > 1:
+    if last.trials - rows[0].trials >= _LEAST_FOR_GROWTH:
         thousands = (last.trials - rows[0].trials) / 1e3
         growth = (last.parent_mb - rows[0].parent_mb) / thousands
         if growth > _GROWTH_GOAL_MB:

@@ -7,11 +7,13 @@ measured: the figures are the predictor's, with noise, and results say so (`devi
 from __future__ import annotations
 
 import random
+import time
 from functools import partial
 
 from offtune import hardware_profile
 from offtune.config import RunConfig
 from offtune.foresight import Foresight, foresight_for
+from offtune.guesses import guesses_for
 from offtune.loss_check import make_judge
 from offtune.model_shape import shape_of
 from offtune.models import resolve_model
@@ -20,6 +22,7 @@ from offtune.records import Limits, Run, StudyRecord, utc_now
 from offtune.search import Search
 from offtune.space import Space, load_space
 from offtune.store import Store
+from offtune.store_standings import labelled
 from offtune.study import Study
 from offtune.timeline import OTHER, PHASES
 from offtune.trial import Facts, MemoryPeaks, PhaseTimes, Status, TrialResult, TrialSpec, Workload, as_dict
@@ -33,12 +36,20 @@ _STEPS = 5
 _SERIES = ("memory_bytes", "h2d_bytes_per_s", "d2h_bytes_per_s", "gpu_busy_share", "cpu_busy_share")
 
 
-class Silent:
-    """A watcher that says nothing."""
+class Stopwatch:
+    """A watcher that says nothing and keeps the seconds from one trained trial to the next."""
+
+    def __init__(self) -> None:
+        self.took_s: list[float] = []
+        self._last = time.perf_counter()
 
     def begin(self, run: Run) -> None: ...
 
-    def trial(self, run: Run, best: Run | None, *, done: int | None = None) -> None: ...
+    def trial(self, run: Run, best: Run | None, *, done: int | None = None) -> None:
+        now = time.perf_counter()
+        if run.ran and run.reuse_of is None:
+            self.took_s.append(now - self._last)
+            self._last = now
 
     def note(self, text: str) -> None: ...
 
@@ -67,13 +78,14 @@ def make_search(store: Store, sampler: str, seed: int = 0) -> Search:
     space = load_space("default").fit(facts)
     foresight = foresight_for(config, facts, space, hardware_profile.load("a100-40gb"))
     assert foresight is not None
-    judge = make_judge(store.runs, workload.precision, "judge")
+    judge = make_judge(partial(labelled, store), workload.precision, "judge")
     limits = Limits(device_bytes=_BUDGET, host_bytes=_HOST)
-    study = Study(store, NAME, space, limits=limits, seed=seed, sampler=sampler, judge=judge)
+    study = Study(store, NAME, space, limits=limits, seed=seed, sampler=sampler, judge=judge,
+                  guess=guesses_for(config, facts, foresight))  # fmt: skip
     _queue_baselines(study, space)
     runner = partial(_simulate, foresight, random.Random(seed))
     return Search(
-        config=config, store=store, study=study, facts=facts, ops=(), runner=runner, watcher=Silent(),
+        config=config, store=store, study=study, facts=facts, ops=(), runner=runner, watcher=Stopwatch(),
         judge=judge, foresight=foresight,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ and the prediction to hold it against. Not covered: what is shown of it (`report
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from offtune import ds_config, hardware, prepare, scratch
@@ -21,6 +21,7 @@ from offtune.ds_zero import placement_text
 from offtune.errors import ConfigError, UsageError
 from offtune.hardware_profile import HardwareProfile
 from offtune.model_shape import shape_of
+from offtune.phase_analysis import StepAnalysis, analyse, combined
 from offtune.predict import Bounds, Prediction, Predictor
 from offtune.recording import read_timelines
 from offtune.space import Space
@@ -141,19 +142,25 @@ def _profiled(
     config, base = ready.config, ready.config.base
     assert base is not None
     rates = profile_at(storage, config.device, hardware.detect(), config.gpus)
+    timelines = read_timelines(spec.trial_dir)
     return Profiled(
         base=base,
         config=config,
         facts=ready.facts,
         ds_config=spec.ds_config,
-        result=result,
-        timelines=read_timelines(spec.trial_dir),
+        result=replace(result, analysis=_analysis(timelines)),
+        timelines=timelines,
         looks=_looks(spec),
         hardware=rates,
         has_budget=options.budget is not None or config.device == "cuda",
         expected=_expected(config, ready.facts, rates, spec, result),
         notes=(*ready.notes, *check_base(base, ready.facts)),
     )
+
+
+def _analysis(timelines: Sequence[Timeline]) -> StepAnalysis | None:
+    """All there is to say, of parts too; a trial's result only carries the essence of it."""
+    return combined([found for found in map(analyse, timelines) if found is not None])
 
 
 def _looks(spec: TrialSpec) -> tuple[CloseLook, ...]:

@@ -48,6 +48,8 @@ def test_an_nvme_run_adds_up_and_leaves_nothing_behind(here):
     found = run("--seq-len", "64", "--html", "page.html")
     phases = {phase["name"]: phase for phase in found["analysis"]["phases"]}
     assert {"forward", "backward", "update"} <= phases.keys()
+    parts = {part["name"]: part["figures"] for part in found["analysis"]["parts"]}
+    assert "nvme_read_bytes_per_s" in parts["update.nvme_read"]
     total = sum(phase["seconds"] for phase in phases.values())
     assert total == pytest.approx(mean(found["result"]["step_s"]), rel=PHASES_WITHIN)
     if _has_disk(found):

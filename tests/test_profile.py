@@ -1,6 +1,7 @@
 """`offtune profile`: what is shown of a run, JSON and page, and what is refused before anything runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,46 @@ def test_copies_that_are_unknown_or_absent_are_told_apart():
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def ran(here, monkeypatch):
+    """The command as if the run had ended with this result; its files are page.html and trace.json."""
+    (here / "ds.json").write_text("{}")
+
+    def command(**result):
+        found = make_profiled()
+        found = replace(found, result=replace(found.result, **result))
+        monkeypatch.setattr("offtune.profile.profile", lambda *_: found)
+        return offtune("ds.json", "--html", "page.html", "--trace", "trace.json", "--json")
+
+    return command
+
+
+def test_a_run_that_ended_well_leaves_page_trace_and_document(ran, here):
+    done = ran()
+    assert done.exit_code == 0 and done.stderr.splitlines() == ["Wrote page.html.", "Wrote trace.json."]
+    assert json.loads(done.stdout)["result"]["status"] == "ok"
+    assert json.loads((here / "trace.json").read_text())["traceEvents"]
+    assert "Predicted, not measured" in (here / "page.html").read_text()
+
+
+def test_a_run_over_the_budget_has_all_figures_and_an_exit_code_of_its_own(ran, here):
+    done = ran(status=Status.OVER_BUDGET, reason="Used 41.0 GB, 1.00 GB over the budget.")
+    assert done.exit_code == 3 and "1.00 GB over the budget" in done.stderr
+    assert (here / "page.html").exists() and (here / "trace.json").exists()
+
+
+def test_a_run_without_figures_writes_no_files(ran, here):
+    done = ran(status=Status.CRASHED, reason="RuntimeError: no.", analysis=None)
+    assert done.exit_code == 1 and "RuntimeError: no." in done.stderr
+    assert json.loads(done.stdout)["analysis"] is None
+    assert [path.name for path in here.iterdir()] == ["ds.json"]
+
+
+def test_a_run_that_diverged_fails_although_it_has_figures(ran):
+    done = ran(status=Status.DIVERGED, reason="The loss is not finite.")
+    assert done.exit_code == 1 and "not finite" in done.stderr
 
 
 def test_a_missing_file_is_one_clear_line(here):

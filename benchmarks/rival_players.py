@@ -41,6 +41,15 @@ class Played:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What came of a game: its limit, its trials in order, and after how many the rival converged."""
+
+    trials: int
+    played: tuple[Played, ...]
+    stopped: int | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Game:
     """One seed of one rival on one landscape: what was measured, in order; `stopped`: where it converged."""
@@ -70,6 +79,10 @@ class Game:
                 Played(true_speed=speed, feasible=seen.feasible, baseline=baseline, seconds=seen.seconds)
             )
         return self._known[guess.key]
+
+    def record(self) -> Record:
+        """What came of it."""
+        return Record(trials=self.trials, played=tuple(self.played), stopped=self.stopped)
 
 
 Player = Callable[[Game, int], None]

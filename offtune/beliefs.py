@@ -30,8 +30,12 @@ _OUT_OF_MEMORY_SHARE = 1.1
 # A failure next door weighs against so many unknown points that would not fail, and reaches so far.
 _FAILURE_PRIOR = 1.0
 _FAILURE_REACH = 0.5
-# A point that is less likely than this to fit is not worth a trial while there are others.
-_LIKELY = 0.8
+# A point that is less likely than this to fit is not worth a trial while there are others. Where the gain
+# would be large a few are: while no more than so many of the strategy's choices do not fit, of the first so
+# many at the least (three in a default search).
+_LIKELY, _DARING = 0.8, 0.1
+_WASTED_SHARE, _FIRST_CHOICES = 0.08, 38
+_LAST = 1e3  # puts the unlikely behind every gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,7 @@ class Seen:
     """A trial told: `shares` is used over allowed memory by limit, None for "more than allowed".
 
     `samples_per_s` is None where it did not train; `noise_share` is the spread of its steps, where known.
+    `chosen` by the strategy, not queued by somebody else.
     """
 
     point: Point
@@ -67,6 +72,7 @@ class Seen:
     shares: Mapping[str, float | None]
     failed: bool = False
     noise_share: float | None = None
+    chosen: bool = True
 
     @property
     def feasible(self) -> bool:
@@ -88,16 +94,26 @@ class Beliefs:
     pending: Sequence[Point] = ()
 
     def worth(self, points: Sequence[Point]) -> tuple[Vector, Vector | None]:
-        """What decides between points, and the expected gain of each (a share; None while nothing fits)."""
-        rows = self.features.rows(points)
-        speed, spread = self._speed(points, rows)
+        """What decides between points, and the expected gain of each (a share; None while nothing fits).
+
+        Whatever is unlikely to fit comes after everything that is likely, by its chance.
+        """
+        speed, spread = self._speed(points, self.features.rows(points))
         fits = self.chance_of_fitting(points)
-        # Whatever is unlikely to fit comes after everything that is likely, by its chance.
-        unlikely = np.where(fits < _LIKELY, fits - 1e3, 0.0)
+        likely = fits >= self._least_chance
         if self._best is None:
-            return np.where(fits < _LIKELY, unlikely, speed + spread), None
-        gain = fits * _expected_excess(speed - self._best, spread)
-        return np.where(fits < _LIKELY, unlikely, gain), np.where(fits < _LIKELY, 0.0, gain)
+            return np.where(likely, speed + spread, fits - _LAST), None
+        gain = np.where(likely, fits * _expected_excess(speed - self._best, spread), 0.0)
+        return np.where(likely, gain, fits - _LAST), gain
+
+    @cached_property
+    def _least_chance(self) -> float:
+        """How likely a point has to fit to be tried: less while few of the strategy's choices did not."""
+        if not any(one.feasible for one in self.seen):
+            return _LIKELY
+        chosen = [one for one in self.seen if one.chosen]
+        wasted = sum(not one.feasible for one in chosen)
+        return _DARING if wasted + 1 <= _WASTED_SHARE * max(_FIRST_CHOICES, len(chosen) + 1) else _LIKELY
 
     def chance_of_fitting(self, points: Sequence[Point]) -> Vector:
         """The probability that a point stays within every limit and does not fail."""

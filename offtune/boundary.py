@@ -66,7 +66,8 @@ def next_resident(
 
 def _by_line(marks: Sequence[Mark], low: Mark, slope: Callable[[], float | None]) -> int | None:
     """Where the line through the measurements, or through one with the predicted slope, meets the budget."""
-    measured = sorted((mark.resident, mark.share) for mark in marks if mark.share is not None)
+    # Nothing resident can have been measured under several cuts.
+    measured = sorted({mark.resident: mark.share for mark in marks if mark.share is not None}.items())
     assert low.share is not None
     rise: float | None
     if len(measured) >= 2:

@@ -98,6 +98,7 @@ def seen(space: Space, trial: FrozenTrial) -> Seen:
         shares=shares,
         failed=trial.constraints.get(FAILURE, 0.0) > 0,
         noise_share=trial.user_attrs.get(NOISE_ATTRIBUTE),
+        chosen="fixed_params" not in trial.system_attrs,
     )
 
 

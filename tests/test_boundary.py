@@ -36,6 +36,11 @@ def test_an_out_of_memory_trial_bounds_the_bisection():
     assert next_resident(VALUES, marks, unknown) == 6
 
 
+def test_the_same_residency_measured_twice_is_one_point_of_the_line():
+    marks = [Mark(resident=0, share=0.5), Mark(resident=0, share=0.51)]
+    assert next_resident(VALUES, marks, lambda: 0.1) == 4
+
+
 def test_nothing_is_proposed_where_nothing_fits_or_the_edge_is_known():
     assert next_resident(VALUES, [Mark(resident=0, share=1.2)], unknown) is None
     marks = [Mark(resident=6, share=0.93), Mark(resident=7, share=1.01)]

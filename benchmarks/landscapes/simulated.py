@@ -208,7 +208,7 @@ def card24() -> Landscape:
 def _landscape(name: str, model_name: str, profile: str, machine: Machine) -> Landscape:
     model = resolve_model(model_name)
     shape = shape_of(model.config)
-    facts = _facts(model_name, model.config, shape.parameter_numels, machine.ranks)
+    facts = facts_of(model_name, model.config, shape.parameter_numels, machine.ranks)
     space = load_space("default").fit(facts)
     predictor = Predictor(
         facts=facts, shape=shape, hardware=hardware_profile.load(profile),
@@ -229,9 +229,13 @@ def _landscape(name: str, model_name: str, profile: str, machine: Machine) -> La
     )  # fmt: skip
 
 
-def _facts(name: str, config: dict[str, object], numels: tuple[int, ...], ranks: int) -> Facts:
+def facts_of(
+    name: str, config: dict[str, object], numels: tuple[int, ...], ranks: int,
+    samples_per_rank: int = _SAMPLES_PER_RANK, seq_len: int = _SEQ_LEN,
+) -> Facts:  # fmt: skip
+    """A workload of that model on so many GPUs, every op at hand."""
     workload = Workload(
-        model_name=name, model_config=config, seq_len=_SEQ_LEN, global_batch=_SAMPLES_PER_RANK * ranks,
+        model_name=name, model_config=config, seq_len=seq_len, global_batch=samples_per_rank * ranks,
         world_size=ranks, precision="bf16", optimizer="adamw", activation_checkpointing=True, seed=0,
     )  # fmt: skip
     return Facts(

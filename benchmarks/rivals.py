@@ -1,0 +1,132 @@
+"""Trials that each way of searching needs: offtune, random, grid, Optuna's samplers, DeepSpeed's tuners.
+
+    python benchmarks/rivals.py [--seeds N] [--quick] [--studies FILE] [--only TEXT] [-o docs/rivals.md]
+
+Landscapes: real figures recorded on the CPU accelerator, two simulated machines, one published table
+(`landscapes/`). Counted are trials and wall time until the first trial that fits and is within 5 % (2 %) of
+the best known, baselines included; where a seed never gets there it counts as more than all. Exit 1 when a
+goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+# Before numpy is loaded: one thread a process, or the processes fight for the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import importlib.util
+import logging
+import multiprocessing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from landscapes import published, recorded, simulated
+from landscapes.landscape import Landscape
+from rival_players import PLAYERS, Game, Player, Record
+from rival_report import Row, missed, sheet
+
+ROOT = Path(__file__).parent.parent
+_TRIALS = 100
+# These take a third of a second a trial and more, and are asked only how they do in a default search.
+_SLOW = {"GP": 40, "offtune": 40, "offtune, no predictions": 40}
+_DEEPSPEED = {"DeepSpeed grid": "grid", "DeepSpeed random": "random", "DeepSpeed model-based": "model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One game: landscape and rival by name, seed."""
+
+    landscape: str
+    rival: str
+    seed: int
+
+
+_LANDSCAPES: dict[str, Landscape] = {}
+
+
+def main() -> int:
+    options = _options()
+    for make in (
+        partial(recorded.cpu, Path(options.studies)),
+        simulated.a100,
+        simulated.card24,
+        published.twinflow,
+    ):
+        landscape = make()
+        _LANDSCAPES[landscape.name] = landscape
+    tasks = [
+        Task(landscape=name, rival=rival, seed=seed)
+        for name in _LANDSCAPES
+        for rival in _rivals(options.only)
+        for seed in range(options.seeds)
+    ]
+    # Forked, so that landscapes and their best are worked out once.
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        games = list(zip(tasks, pool.map(_play, tasks, chunksize=1), strict=True))
+    rows = [
+        Row.of(
+            _LANDSCAPES[name],
+            rival,
+            [game for task, game in games if (task.landscape, task.rival) == (name, rival)],
+        )
+        for name, landscape in _LANDSCAPES.items()
+        for rival in _rivals(options.only)
+    ]
+    text = sheet(rows, list(_LANDSCAPES.values()), options.seeds)
+    print(text)
+    if options.output:
+        Path(options.output).write_text(text)
+    failures = missed(rows)
+    for failure in failures:
+        print(f"MISSED: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="Three seeds: a look, not a result.")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--studies", default=str(ROOT / "studies.db"), help="Where the recorded one is.")
+    parser.add_argument("--only", default="", help="Only rivals whose name has this in it.")
+    parser.add_argument("-o", "--output", help="Also write the sheet there.")
+    options = parser.parse_args()
+    options.seeds = 3 if options.quick else options.seeds
+    return options
+
+
+def _rivals(only: str) -> dict[str, Player]:
+    """The rivals that can play here, by name."""
+    found = dict(PLAYERS)
+    if importlib.util.find_spec("deepspeed"):
+        found |= {name: partial(_deepspeed, kind) for name, kind in _DEEPSPEED.items()}
+    if not importlib.util.find_spec("xgboost"):
+        found.pop("DeepSpeed model-based", None)
+    if not importlib.util.find_spec("scipy"):
+        found.pop("GP")
+    return {name: player for name, player in found.items() if only in name}
+
+
+def _deepspeed(kind: str, game: Game, seed: int) -> None:
+    logging.disable(logging.INFO)
+    from deepspeed_tuners import play
+
+    play(kind, game, seed)
+
+
+def _play(task: Task) -> Record:
+    game = Game(
+        landscape=_LANDSCAPES[task.landscape], trials=_SLOW.get(task.rival, _TRIALS), draw=Random(task.seed)
+    )
+    _rivals("")[task.rival](game, task.seed)
+    return game.record()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Do the intervals hold what they promise, and do the finals name the right winner? By simulation.
+
+    python benchmarks/winner_statistics.py            # the table of docs/winner.md, about a minute
+    python benchmarks/winner_statistics.py --quick
+
+Covered: coverage of the interval of a step time for four kinds of noise, of the ratio of two contenders, and
+how often finals end with a winner that is more than a tie slower than the best. Simulated noise only: how a
+machine really scatters is seen by the repeats of a search. Exits 1 where a promise is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections.abc import Callable
+
+from offtune.intervals import interval, ratio_interval
+from offtune.records import Run
+from offtune.trial import MemoryPeaks, Status, TrialResult
+from offtune.winner import LEAST_ROUNDS, MOST_ROUNDS, TIE_SHARE, choose, is_decided, still_in
+
+_NOISE = 0.03  # standard deviation of a step, as a share; a calm shared machine
+_COUNTS = (2, 3, 5, 8, 20)
+# Nominal coverage is 0.95; what few, disturbed or correlated samples may cost of it.
+_LEAST = {"normal": 0.92, "spikes": 0.90, "alike, r = 0.3": 0.84, "alike, r = 0.6": 0.72}
+_SPEEDS = {1: 10.0, 2: 9.9, 3: 9.5, 4: 8.0}
+_LEAST_RIGHT = 0.95
+_REPEAT_NOISE = (0.01, 0.02, 0.04)  # of one repeat against another
+
+
+def samples(kind: str, count: int, draw: random.Random) -> list[float]:
+    """Made-up step times around 1."""
+    if kind.startswith("alike"):
+        return _waves(float(kind.rpartition(" ")[2]), count, draw)
+    found = [draw.gauss(1, _NOISE) for _ in range(count)]
+    if kind == "spikes":
+        found = [each + (draw.random() < 0.1) * draw.uniform(0.3, 2) for each in found]
+    return found
+
+
+def _waves(correlation: float, count: int, draw: random.Random) -> list[float]:
+    level, found = draw.gauss(0, _NOISE), []
+    for _ in range(count):
+        found.append(1 + level)
+        level = correlation * level + draw.gauss(0, _NOISE * math.sqrt(1 - correlation**2))
+    return found
+
+
+def share(holds: Callable[[], bool], tries: int) -> float:
+    """How often something holds."""
+    return sum(holds() for _ in range(tries)) / tries
+
+
+def coverage(kind: str, count: int, tries: int) -> float:
+    """The share of intervals of so many samples that hold the truth."""
+    draw = random.Random(f"{kind} {count}")
+
+    def holds() -> bool:
+        known = interval(samples(kind, count, draw))
+        return known is not None and known.low <= 1 <= known.high
+
+    return share(holds, tries)
+
+
+def one_round(noise: float, draw: random.Random, names: list[int]) -> dict[int, float]:
+    """Everybody once, on a machine whose state differs by 10 % from round to round."""
+    state = draw.gauss(1, 0.1)
+    return {name: _SPEEDS[name] * state * draw.gauss(1, noise) for name in names}
+
+
+def held_finals(noise: float, draw: random.Random) -> tuple[int | None, list[dict[int, float]]]:
+    """Finals as a search holds them: their winner and their rounds."""
+    rounds: list[dict[int, float]] = []
+    names = list(_SPEEDS)
+    while len(rounds) < MOST_ROUNDS and not is_decided(rounds, names):
+        rounds.append(one_round(noise, draw, names))
+        names = still_in(rounds, names, baseline=4)
+    return choose(rounds, names, _RUNS, {})[0], rounds
+
+
+def _run(number: int) -> Run:
+    # The slower, the smaller: a tie is always decided for the slower one.
+    memory = MemoryPeaks(used_device_bytes=max(_SPEEDS) + 1 - number)
+    made = TrialResult(status=Status.OK, samples_per_s=_SPEEDS[number], memory=memory, start="predicted")
+    return Run(study="simulated", number=number, origin="search", point={}, ds_config={},
+               fingerprint=str(number), status=Status.OK, result=made)  # fmt: skip
+
+
+_RUNS = {number: _run(number) for number in _SPEEDS}
+
+
+def finals(noise: float, tries: int) -> tuple[float, float, float]:
+    """How often the winner is the best or ties with it, how often the ratio holds the truth, mean rounds."""
+    draw = random.Random(f"finals {noise}")
+    right = held = count = compared = 0
+    for _ in range(tries):
+        name, rounds = held_finals(noise, draw)
+        count += len(rounds)
+        right += name is not None and _SPEEDS[name] >= max(_SPEEDS.values()) * (1 - TIE_SHARE)
+        ratio = ratio_interval(rounds, 1, 4)
+        compared += ratio is not None
+        held += ratio is not None and ratio.low <= _SPEEDS[1] / _SPEEDS[4] <= ratio.high
+    return right / tries, held / max(compared, 1), count / tries
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the tries")
+    tries = 500 if parser.parse_args().quick else 5000
+    kept = True
+    print(f"Simulated, {tries} tries each. Share of 95 % intervals that hold the truth, by samples")
+    print("| noise | " + " | ".join(str(count) for count in _COUNTS) + " |")
+    print("|---|" + "--:|" * len(_COUNTS))
+    for kind, least in _LEAST.items():
+        found = [coverage(kind, count, tries) for count in _COUNTS]
+        kept &= min(found) >= least
+        print(f"| {kind} | " + " | ".join(f"{100 * each:.0f} %" for each in found) + " |")
+    print(f"\nFinals of contenders of speed {tuple(_SPEEDS.values())}, at least {LEAST_ROUNDS} rounds")
+    print("| noise of a repeat | winner within 2 % of the best | ratio holds the truth | rounds |")
+    print("|--:|--:|--:|--:|")
+    for noise in _REPEAT_NOISE:
+        right, held, rounds = finals(noise, tries)
+        kept &= right >= _LEAST_RIGHT or noise > TIE_SHARE
+        print(f"| {100 * noise:.0f} % | {100 * right:.1f} % | {100 * held:.0f} % | {rounds:.1f} |")
+    print("\nEvery promise is kept." if kept else "\nA promise is NOT kept.")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from offtune.repeats import Outcome, Plan, Ratio, Rejected
 from offtune.report.document import document
 from offtune.report.finals_text import finals_lines, finals_verdict, ratio_text
 from offtune.report.result_page import result_page, verdict_text
+from offtune.report.study_page import study_page
 from offtune.report.study_report import study_report
 from offtune.report.study_sections import study_web_report
 from offtune.report.summary import Summary, summarise
@@ -99,6 +100,7 @@ def test_the_table_of_baselines_has_the_ratio_of_the_finals() -> None:
         block for block in result_page(seen()) if hasattr(block, "rows") and hasattr(block, "columns")
     )
     assert [row[-1] for row in table.rows] == ["1.34 ± 0.03 times"]
+    assert "by repeats in turn" in " ".join(getattr(each, "text", "") for each in study_page(seen()))
     alone = summarise(make_study(), RUNS)
     table = next(block for block in result_page(alone) if hasattr(block, "columns"))
     assert "%" in table.rows[0][-1]

@@ -85,6 +85,8 @@ def _ranking(summary: Summary, best: Run) -> list[Block]:
     shown = summary.ranking[:RANKING_ROWS]
     rows = tuple(_ranking_row(run, best, summary.limits.device_bytes) for run in shown)
     blocks: list[Block] = [Heading(text="Ranking"), Table(columns=columns, rows=rows, tones=("good",))]
+    if summary.outcome is not None and summary.outcome.ratios:
+        blocks.append(Line(text="Speeds of single trials; the winner is by repeats in turn.", tone="dim"))
     if len(summary.ranking) > len(shown):
         blocks.append(Line(text=f"{len(summary.ranking) - len(shown)} more with --json", tone="dim"))
     return blocks

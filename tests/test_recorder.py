@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_parts_of_the_update_follow_each_other_and_the_timers_still_work():
     timed = clock.next_step(one_step(clock, optimizer)[0])
     parts = [one for one in timed if one.part]
     assert {one.name for one in parts} == {"update.flush", "update.cpu_optimizer", "update.copy_back"}
-    for earlier, later in pairwise(parts):
+    for earlier, later in itertools.pairwise(parts):
         assert earlier.end_s <= later.start_s
     update = timed[-1]
     assert (update.name, update.micro_step) == ("update", 1)
@@ -153,14 +153,15 @@ def test_the_kernels_accounting_is_read_from_its_text():
 def recorded(make_spec, tmp_path):
     """A rank that makes three steps without a model: its spec and analysis."""
 
-    def record(swap: bool = False) -> tuple[Any, StepAnalysis | None]:
+    def record(swap: bool = False, allocator: Any = None) -> tuple[Any, StepAnalysis | None]:
         folder = tmp_path / "swap"
         folder.mkdir()
         (folder / "states").write_bytes(bytes(4096))
         spec = make_spec({}, swap_dir=str(folder) if swap else None, workload=workload())
         clock, resident, optimizer = PhaseClock("cpu"), ResidentMemory(), Optimizer()
         recorder = Recorder(spec, 0, 0, clock, resident)
-        recorder.begin(SimpleNamespace(optimizer=optimizer), clock, None)
+        recorder.allocator = allocator
+        recorder.begin(SimpleNamespace(optimizer=optimizer), None)
         for _ in range(3):
             recorder.begin_step()
             step_s, ended_s = one_step(clock, optimizer)
@@ -197,6 +198,23 @@ def test_short_phases_have_samples_of_their_own(recorded):
     for phase in analysis.phases[:3]:
         assert phase.figures["host_resident_bytes"].samples >= 3, phase.name
         assert phase.figures["cpu_busy_share"].samples >= 3, phase.name
+
+
+def test_the_allocators_peak_of_a_phase_is_read_where_it_ends(recorded):
+    """Peaks between two looks: 1 for the warm-up, which belongs to no phase, then 2, 3, ..."""
+    looks = itertools.count(1)
+    allocator = SimpleNamespace(peaks=lambda: (next(looks), 10**6))
+    spec, analysis = recorded(allocator=allocator)
+    (timeline,) = read_timelines(spec.trial_dir)
+    held = timeline.find("allocated_bytes")
+    assert held is not None
+    assert list(held.values) == [float(k + 2) for k in range(len(held.values))]
+    assert "allocated_bytes" not in timeline.reasons
+    assert analysis is not None
+    forward, backward = analysis.find("forward"), analysis.find("backward")
+    assert forward is not None and backward is not None
+    assert 0 < (forward.peak("allocated_bytes") or 0) < (backward.peak("allocated_bytes") or 0)
+    assert analysis.peak("reserved_bytes") == 10**6
 
 
 def test_what_cannot_be_recorded_here_says_why_and_is_not_zero(recorded):

@@ -97,11 +97,12 @@ class PhaseClock:
         return timed
 
     def _timed(self, stretch: Stretch) -> Timed:
-        start, end = self._host_s(stretch.start), self._host_s(stretch.end)
+        start, end = self.host_s(stretch.start), self.host_s(stretch.end)
         return Timed(name=stretch.name, micro_step=stretch.micro_step, start_s=start,
                      end_s=max(start, end), part=stretch.part)  # fmt: skip
 
-    def _host_s(self, moment: Moment) -> float:
+    def host_s(self, moment: Moment) -> float:
+        """A moment of this step in seconds of `time.perf_counter`; the device must be synchronised."""
         if isinstance(moment, float):
             return moment
         assert self._anchor is not None

@@ -118,7 +118,7 @@ class Record:
         """Time series from the first measured step on; without them still the traffic as a whole."""
         if self.spec.record and self.resident is not None:
             self.recorder = Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
-            self.recorder.begin(engine, self.clock, self.driver)
+            self.recorder.begin(engine, self.driver)
         tell = self.recorder.on_link if self.recorder is not None else None
         self._traffic = memory.LinkTraffic(self.spec.device, self.gpu, tell)
 

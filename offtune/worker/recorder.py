@@ -4,7 +4,8 @@ Covered: readings on a clock and at the edges of phases, so that short phases ha
 and its analysis. Not covered: peaks of the whole trial (`memory.py`), copies one by one (`offtune profile`).
 
 Everything read here is kept by the kernel, the driver or torch anyway. On CUDA phases are timed by events on
-the device, while readings carry the host's clock, which runs ahead of the device within a phase.
+the device, and the host runs ahead of it: the allocator, which follows the host, is read at the edges of its
+phases and placed at those of the device; other readings carry the host's clock.
 """
 
 from __future__ import annotations
@@ -25,13 +26,11 @@ from offtune.trial import TrialSpec
 from offtune.worker.allocator import AllocatorMemory
 from offtune.worker.memory import DriverMemory, ProcFile, ResidentMemory, io_bytes_of
 from offtune.worker.parts import watch_parts
-from offtune.worker.phases import PhaseClock, Timed
+from offtune.worker.phases import Moment, PhaseClock, Timed
 from offtune.worker.readings import Readings, rounded
 
 # Edges of phases nearer than this share a reading: where one phase ends the next begins.
 _EDGE_GAP_S = 0.0005
-# The allocator is asked at every fifth reading of resident memory, so every 50 ms; at edges always.
-_ALLOCATOR_TURN = 5
 # Of a rank. With many micro-steps and sub-groups only the first steps are marked, whole ones.
 _MOST_MARKS = 20_000
 
@@ -61,18 +60,22 @@ class Recorder:
         self._resident = resident
         self._readings = Readings()
         self._marks: list[Mark] = []
-        self._steps = self._timer_turns = 0
+        self._steps = 0
         self._last_edge_s = 0.0
         self.zero_s: float | None = None
         self.allocator = AllocatorMemory() if spec.device == "cuda" else None
         # By the kernel's accounting of this process: O_DIRECT and page cache alike, of any block device.
         self._io = ProcFile("io") if spec.swap_dir is not None else None
+        self._clock = clock
+        self._held: list[tuple[Moment, tuple[int, int]]] = []  # by the allocator, at edges of this step
         clock.edge = self._edge
 
-    def begin(self, engine: Any, clock: PhaseClock, driver: DriverMemory | None) -> None:
+    def begin(self, engine: Any, driver: DriverMemory | None) -> None:
         """Listen to the samplers that run anyway, and time the parts of the engine's phases."""
-        watch_parts(engine, clock, self._spec.device, self._spec.workload.world_size)
+        watch_parts(engine, self._clock, self._spec.device, self._spec.workload.world_size)
         self._resident.listen(self._on_resident)
+        if self.allocator is not None:
+            self.allocator.peaks()  # the warm-up's belong to no phase
         if driver is not None:
             driver.listen(self._on_driver)
 
@@ -85,10 +88,13 @@ class Recorder:
         pinned = pinned_bytes("current") if self._spec.device == "cuda" else None
         if pinned is not None:
             self._readings.value("pinned_bytes", now, pinned)
-        self._edge()
+        self._resident.look()
+        if self.allocator is not None:
+            self._held.append((now, self.allocator.peaks()))
 
     def end_step(self, timed: Sequence[Timed], step_s: float, ended_s: float) -> None:
         """The step that took `step_s` ended at `ended_s`, with these phases and parts."""
+        self._place_held()
         if self.zero_s is None:
             self.zero_s = ended_s - step_s
         zero_s, step = self.zero_s, self._steps
@@ -108,6 +114,7 @@ class Recorder:
         if self.zero_s is None:
             return None
         self.begin_step()
+        self._place_held()
         self._resident.listen(None)
         timeline = self._timeline(self.zero_s)
         write_timeline(self._spec.trial_dir, timeline)
@@ -132,21 +139,14 @@ class Recorder:
         self._last_edge_s = now
         self._resident.look()
         if self.allocator is not None:
-            self._allocator(now, self.allocator.peaks())
-
-    def _on_resident(self, resident_bytes: float) -> None:
-        """By the clock in the sampling thread, at edges in the training thread."""
-        now = time.perf_counter()
-        self._read(now, resident_bytes)
-        self._timer_turns += 1
-        if self.allocator is not None and self._timer_turns % _ALLOCATOR_TURN == 0:
-            self._allocator(now, self.allocator.now())
+            self._held.append((self._clock.on_device(), self.allocator.peaks()))
 
     def _on_driver(self, used_bytes: float) -> None:
         self._readings.value("device_used_bytes", time.perf_counter(), used_bytes)
 
-    def _read(self, now: float, resident_bytes: float) -> None:
-        readings = self._readings
+    def _on_resident(self, resident_bytes: float) -> None:
+        """By the clock in the sampling thread, at edges in the training thread."""
+        now, readings = time.perf_counter(), self._readings
         readings.counter("cpu_busy_share", now, time.process_time(), self._spec.threads_per_rank)
         readings.value("host_resident_bytes", now, resident_bytes)
         if self._spec.device == "cpu":
@@ -157,9 +157,13 @@ class Recorder:
             readings.counter("nvme_read_bytes_per_s", now, read)
             readings.counter("nvme_write_bytes_per_s", now, written)
 
-    def _allocator(self, now: float, held: tuple[int, int]) -> None:
-        self._readings.value("allocated_bytes", now, held[0])
-        self._readings.value("reserved_bytes", now, held[1])
+    def _place_held(self) -> None:
+        """What the allocator held, at the moments the device came to; it must have finished the step."""
+        for moment, (allocated, reserved) in self._held:
+            at_s = self._clock.host_s(moment)
+            self._readings.value("allocated_bytes", at_s, allocated)
+            self._readings.value("reserved_bytes", at_s, reserved)
+        self._held.clear()
 
     def _timeline(self, zero_s: float) -> Timeline:
         series = self._readings.series(zero_s)

@@ -136,7 +136,7 @@ def test_every_trial_carries_what_each_phase_did_and_leaves_its_timeline(runner,
     assert sum(phase.seconds for phase in analysis.phases) == pytest.approx(analysis.step_s, rel=0.03)
     assert {part.name for part in analysis.parts} >= {"update.cpu_optimizer", "update.copy_back"}
     for phase in analysis.phases[:3]:
-        assert phase.peak("device_used_bytes") <= result.memory.used_device_bytes
+        assert 0 < phase.peak("device_used_bytes") <= 1.0001 * result.memory.used_device_bytes  # rounded
         assert phase.mean("cpu_busy_share") > 0
     (timeline,) = read_timelines(spec.trial_dir)
     assert {mark.micro_step for mark in timeline.marks if mark.name == "backward"} == {0, 1}

@@ -43,8 +43,8 @@ class Interval:
 
     @property
     def half_share(self) -> float:
-        """Half the width of the interval, as a share of the centre."""
-        return (self.high - self.low) / 2 / self.centre if self.centre > 0 else math.inf
+        """From the centre to the upper end, as a share of the centre."""
+        return (self.high - self.centre) / self.centre if self.centre > 0 else math.inf
 
 
 def interval(samples: Sequence[float]) -> Interval | None:
@@ -73,9 +73,7 @@ def step_interval(step_s: Sequence[float], micro_s: Sequence[Sequence[float]] = 
     centre = fmean(rests) if rest is None else rest.centre
     # One update alone shows no scatter of its own: that of a single micro-step is lent to it.
     lent = abs(centre) * micro.half_share * math.sqrt(count)
-    half = math.hypot(
-        count * (micro.high - micro.low) / 2, lent if rest is None else (rest.high - rest.low) / 2
-    )
+    half = math.hypot(count * (micro.high - micro.centre), lent if rest is None else rest.high - rest.centre)
     return _around(count * micro.centre + centre, half)
 
 
@@ -111,7 +109,8 @@ def _effective_count(samples: Sequence[float]) -> float:
 
 
 def _around(centre: float, half: float) -> Interval:
-    return Interval(centre=centre, low=centre - half, high=centre + half)
+    # Few scattered samples reach below zero, where no time can be.
+    return Interval(centre=centre, low=max(0.0, centre - half), high=centre + half)
 
 
 def ratio_interval(rounds: Sequence[Mapping[int, float]], one: int, other: int) -> Interval | None:

@@ -26,9 +26,9 @@ _STEPS_TO_DRIFT = 8
 _LEAST_GROWTH_SHARE = 0.10
 # A healthy training holds the same after every step: 0.2 MiB more at most, and now and then a jump, up or
 # down, of tens of MiB (llama-5m, 20 steps, four placements, CPU accelerator).
-_STEPS_TO_GROW = 4
+_STEPS_TO_GROW = 5
 _LEAST_GROWTH_BYTES = 2 * 2**20
-# Caches fill ever more slowly; a leak keeps its pace.
+# Caches fill ever more slowly, and heaps go up and down; a leak keeps its pace.
 _STEADY_SHARE = 0.5
 _CODES: tuple[Stopped, ...] = ("", "tight", "worse", "drift", "most")
 
@@ -91,7 +91,7 @@ def memory_drift(levels: Sequence[int]) -> str:
     growth = [after - before for before, after in pairwise(levels)][-_STEPS_TO_GROW:]
     if len(growth) < _STEPS_TO_GROW or min(growth) < _LEAST_GROWTH_BYTES:
         return ""
-    if growth[-1] < _STEADY_SHARE * growth[0]:
+    if min(growth) < _STEADY_SHARE * max(growth):
         return ""
     each = format_bytes(sum(growth) / len(growth))
     return f"Memory grew by some {each} with each of its last {len(growth)} steps: longer, it may run out."

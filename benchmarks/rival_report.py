@@ -120,7 +120,9 @@ def sheet(rows: Sequence[Row], landscapes: Sequence[Landscape], seeds: int) -> s
         lines = [_line(row) for row in rows if row.landscape == landscape.name]
         parts.append(f"## {landscape.name}\n\n{_about(landscape)}\n\n{_COLUMNS}" + "\n".join(lines))
     goals = missed(rows)
-    parts.append("## Goals\n\n" + ("\n".join(f"- missed: {goal}" for goal in goals) or "All reached."))
+    judged = any(row.rival == OURS for row in rows)
+    none = "All reached." if judged else "Not judged: offtune did not play."
+    parts.append("## Goals\n\n" + ("\n".join(f"- missed: {goal}" for goal in goals) or none))
     return "\n\n".join(parts) + "\n"
 
 

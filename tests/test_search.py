@@ -51,7 +51,8 @@ def test_equal_configurations_are_measured_once_and_reused(make_search):
     assert all(run.result == search.store.run("s", run.reuse_of).result for run in reused)
 
 
-def test_an_exhausted_space_ends_the_search_and_says_so(make_search):
+def test_an_exhausted_space_ends_the_search_and_says_so(make_search, monkeypatch):
+    monkeypatch.setattr("offtune.search._FRUITLESS_LIMIT", 20)
     search = make_search(trials=10_000)
     assert "exhausted" in search.run()
     assert len({run.fingerprint for run in search.store.runs("s")}) == search.study.measured_count()

@@ -232,7 +232,9 @@ def test_ctrl_c_keeps_the_study_prints_the_resume_command_and_ends_with_130(offt
 def test_a_second_offtune_on_the_same_study_is_refused_by_name(offtune, start, tmp_path):
     search = start("search", "--budget", "2GB", "--trials", "4", "--space", "ladder", *QUICK)
     wait_for(trial_under_way(tmp_path, at_least_finished=1))
+    search.send_signal(signal.SIGSTOP)  # or it may have ended before the second one looks
     second = offtune("resume", "study-1")
+    search.send_signal(signal.SIGCONT)
     assert second.returncode == 1
     assert f"process {search.pid}" in second.stderr
     assert "Traceback" not in second.stderr

@@ -24,6 +24,7 @@ from offtune.model_shape import shape_of
 from offtune.phase_analysis import StepAnalysis, analyse, combined
 from offtune.predict import Bounds, Prediction, Predictor
 from offtune.recording import read_timelines
+from offtune.runner import read_reports
 from offtune.space import Space
 from offtune.step_work import StepWork
 from offtune.timeline import Timeline
@@ -47,7 +48,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """One run and what it is held against. `timelines` and `looks` are by rank, empty where there is none."""
+    """One run and what it is held against. `timelines` and `looks` are by rank, empty where there is none.
+
+    `look_error` is why a rank has no look although steps were to be looked at, "" where nothing failed.
+    """
 
     base: Base
     config: RunConfig
@@ -59,6 +63,7 @@ class Profiled:
     hardware: HardwareProfile
     has_budget: bool
     expected: Expected
+    look_error: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -151,6 +156,7 @@ def _profiled(
         result=replace(result, analysis=_analysis(timelines)),
         timelines=timelines,
         looks=_looks(spec),
+        look_error=_look_error(spec),
         hardware=rates,
         has_budget=options.budget is not None or config.device == "cuda",
         expected=_expected(config, ready.facts, rates, spec, result),
@@ -167,6 +173,12 @@ def _looks(spec: TrialSpec) -> tuple[CloseLook, ...]:
     """The looks of the ranks that left one, whole."""
     paths = [look_path(spec.trial_dir, rank) for rank in range(spec.workload.world_size)]
     return tuple(load(CloseLook, path.read_bytes()) for path in paths if path.exists())
+
+
+def _look_error(spec: TrialSpec) -> str:
+    """The first rank's that failed under the profiler."""
+    reports = (report for report in read_reports(spec) if report is not None and report.close_error)
+    return next((f"rank {report.rank}: {report.close_error}" for report in reports), "")
 
 
 def _expected(config: RunConfig, facts: Facts, rates: HardwareProfile, spec: TrialSpec, result: TrialResult

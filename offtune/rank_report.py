@@ -30,7 +30,8 @@ class RankReport:
 
     `outcome` is done, or the kind of exception that ended it. `step_tokens` is the median number of tokens
     fed per optimizer step. `step_interval_s`, `stopped` and `unsafe` are as in a
-    TrialResult. `losses` are of the measured steps, `warmup_losses` of those before, in nats.
+    TrialResult. `close_error` is why its steps under torch's profiler came to nothing, "" where they did
+    not fail. `losses` are of the measured steps, `warmup_losses` of those before, in nats.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class RankReport:
     effective_ratio: float | None = None
     first_step_at: float | None = None
     step_tokens: float | None = None
+    close_error: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
 

@@ -75,6 +75,9 @@ def main() -> None:
     elif what == "fits":
         write(spec, report(rank, step_s=(0.5, 0.4, 0.6) if rank == 0 else (0.4, 0.7, 0.6)))
         sys.exit(0)
+    elif what == "dies_in_close_look":
+        write(spec, report(rank, close_error="told to"))
+        os.kill(os.getpid(), signal.SIGABRT)
     elif what == "over":
         write(spec, report(rank, memory=MemoryPeaks(used_device_bytes=3 * 10**9, used_host_bytes=10**8)))
         sys.exit(0)

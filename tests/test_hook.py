@@ -14,7 +14,7 @@ from processes import is_running
 from offtune.command import parse_command
 from offtune.command_ranks import CommandRanks
 from offtune.recording import read_timelines
-from offtune.runner import run_trial
+from offtune.runner import read_reports, run_trial
 from offtune.trial import Status, StopRule
 
 FAKE = Path(__file__).parent / "fake_deepspeed"
@@ -99,6 +99,19 @@ def test_a_short_script_has_done_enough_where_a_trial_may_stop_early(trial):
     _, short = trial(script, steps=20, stop=replace(rule, least_steps=4))
     assert short.status is Status.CRASHED
     assert "after 4 of 21 optimizer steps" in short.reason
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [("raise RuntimeError('no room')", "RuntimeError: no room"), ("break", "the script ended before")],
+)
+def test_a_script_that_ends_in_the_close_look_keeps_what_was_measured(trial, last, error):
+    script = START + f"engine = start()\nfor step in train(engine, 9):\n    if step == 4:\n        {last}\n"
+    spec, result = trial(script, close_steps=2)
+    assert result.status is Status.OK, result.reason + result.log_tail
+    assert len(result.step_s) == 3 and result.phases is not None and result.samples_per_s
+    (report,) = read_reports(spec)
+    assert report is not None and report.close_error.startswith(error)
 
 
 def test_loading_counts_as_training(trial):

@@ -77,6 +77,15 @@ def test_a_run_without_a_look_or_a_prediction_says_so(capsys):
     assert text.count("the layers are not known") == 2
 
 
+def test_a_close_look_that_failed_is_null_with_its_reason_and_the_rest_stands(capsys):
+    found = make_profiled(looks=(), look_error="rank 0: MemoryError: no room")
+    document = profile_document(found)
+    assert document["close_looks"] is None and document["close_looks_reason"] == found.look_error
+    assert document["result"]["samples_per_s"] and document["analysis"] and document["bounds"]
+    text = " ".join(page_text(found, capsys).split())
+    assert "failed (rank 0: MemoryError: no room)" in text and "What bounds it" in text
+
+
 def test_a_failed_run_shows_its_reason_and_the_end_of_its_log(capsys):
     result = TrialResult(status=Status.CRASHED, reason="RuntimeError: no.", log_tail="Traceback\nboom")
     text = page_text(make_profiled(result=result, timelines=(), looks=()), capsys)

@@ -147,3 +147,12 @@ def test_a_growing_log_gives_its_disk_space_back_and_loses_no_last_word(tmp_path
             log_tail.bound(path)
             assert path.stat().st_blocks * 512 < 5_000_000
     assert log_tail.read_tail(path).endswith("line 99\n")
+
+
+def test_what_was_measured_stands_when_a_rank_dies_in_the_close_look(run):
+    _, lost = run("dies_in_close_look")
+    assert lost.status is Status.CRASHED
+    spec, kept = run("dies_in_close_look", close_steps=1)
+    assert kept.status is Status.OK and kept.samples_per_s == pytest.approx(4 / 0.5)
+    (report,) = runner.read_reports(spec)
+    assert report is not None and report.close_error == "told to"

@@ -43,7 +43,8 @@ def profile_document(found: Profiled) -> dict[str, Any]:
             _check_entry(one) for one in traffic_checks(found.expected.work, analysis, found.look)
         ],
         "counter_checks": [_counter_entry(one) for one in counter_checks(analysis, found.look)],
-        "close_looks": [_look_entry(look) for look in found.looks],
+        "close_looks": _looks(found),
+        "close_looks_reason": found.look_error,
         "predicted": _predicted(found),
     }
 
@@ -66,6 +67,13 @@ def _check_entry(check: TrafficCheck) -> dict[str, Any]:
 
 def _counter_entry(check: CounterCheck) -> dict[str, Any]:
     return {**as_dict(check), "counter_over_payload": check.ratio}
+
+
+def _looks(found: Profiled) -> list[dict[str, Any]] | None:
+    """Those that were taken; None where all of them failed."""
+    if found.look_error and not found.looks:
+        return None
+    return [_look_entry(look) for look in found.looks]
 
 
 def _look_entry(look: CloseLook) -> dict[str, Any]:

@@ -36,6 +36,10 @@ _COUNTER_NOTE = "In published traces counters run 10 to 18 % above the copies."
 _BACKGROUND_NOTE = (
     "Gradients are written to NVMe in the background: their bytes count in the phase that waits for them."
 )
+_LOOK_FAILED = (
+    "The steps under torch's profiler failed ({error}); what was measured before them stands. Leave them out "
+    "with --close-steps 0."
+)
 _PROFILER_NOTE = "Means over {steps} under torch's profiler, {slower}; they do not count above."
 
 
@@ -148,6 +152,8 @@ def _reasons(checks: Iterable[TrafficCheck]) -> list[str]:
 def copy_blocks(found: Profiled) -> list[Block]:
     """What torch's profiler saw."""
     look = found.look
+    if look is None and found.look_error:
+        return [Line(text=_LOOK_FAILED.format(error=found.look_error), tone="warn")]
     if look is None:
         return [Line(text="No step ran under torch's profiler (--close-steps).", tone="dim")]
     blocks: list[Block] = [Line(text=_profiler_note(found), tone="dim")]

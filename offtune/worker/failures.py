@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 INITIALIZE = "initialize DeepSpeed"
+DIED_IN_CLOSE_LOOK = "the process ended during the steps under torch's profiler"
 
 
 def outcome_of(error: BaseException, stage: str) -> str:
@@ -43,8 +44,13 @@ def _deepspeed_refusals() -> tuple[type[Exception], ...]:
     return (DeepSpeedConfigError, ZeRORuntimeException)
 
 
-def first_lines(error: BaseException) -> str:
+def _first_lines(error: BaseException) -> str:
     """The beginning of the message: pydantic and CUDA messages run over many lines."""
     limit = 600
     text = " ".join(str(error).split())
     return text if len(text) <= limit else text[:limit] + " ..."
+
+
+def described(error: BaseException) -> str:
+    """An exception's type and the beginning of its message."""
+    return f"{type(error).__name__}: {_first_lines(error)}"

@@ -22,7 +22,7 @@ from offtune.rank_report import Failure, ProbeReport, RankReport
 from offtune.trial import TrialSpec, dump, load
 from offtune.worker import level, seen_model
 from offtune.worker.compare import differences, given_config, without_auto
-from offtune.worker.failures import INITIALIZE, first_lines
+from offtune.worker.failures import INITIALIZE, described
 from offtune.worker.rank import write
 from offtune.worker.record import Record, gpu_of
 from offtune.worker.watch import Watch
@@ -185,8 +185,10 @@ class Hook:
             if self._failure is not None:
                 _leave_failure(self.spec, self._failure)
         elif self._failure is not None:
-            write(self.spec, self.record.failed(self._failure))
-        elif self._engine is not None and self.record.is_usable:
+            watch = self._engine
+            failed = watch.failed if watch is not None else self.record.failed
+            write(self.spec, failed(self._failure))
+        elif self._engine is not None and self._engine.is_usable:
             write(self.spec, self._engine.report())
         else:
             write(self.spec, self.record.report("crashed", _ended_early(self.record)))
@@ -222,7 +224,7 @@ def _leave_failure(spec: TrialSpec, error: BaseException) -> None:
         functions.add(trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
     failure = Failure(
-        error=f"{type(error).__name__}: {first_lines(error)}",
+        error=described(error),
         program=Path(sys.argv[0]).name if sys.argv else "",
         # Where the Trainer compares its arguments with the file (transformers, integrations/deepspeed.py).
         overridden="trainer_config_finalize" in functions,

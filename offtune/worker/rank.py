@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from offtune.rank_report import RankReport
@@ -71,7 +72,7 @@ def environment(spec: TrialSpec, rank: int, place: Place) -> dict[str, str]:
 def _train(spec: TrialSpec, rank: int, gpu: int) -> RankReport:
     from offtune.worker.train import Rank
 
-    return Rank(spec, rank, gpu).run()
+    return Rank(spec, rank, gpu).run(partial(write, spec))
 
 
 def _cuda_is_lost(spec: TrialSpec) -> bool:

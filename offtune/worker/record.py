@@ -24,7 +24,7 @@ from offtune.rank_report import RankReport
 from offtune.trial import MemoryPeaks, TrialSpec
 from offtune.worker import memory
 from offtune.worker.close_look import ProfiledClock
-from offtune.worker.failures import first_lines, outcome_of
+from offtune.worker.failures import described, outcome_of
 from offtune.worker.pace import Pace
 from offtune.worker.phases import PhaseClock
 from offtune.worker.recorder import Recorder, pinned_bytes
@@ -174,7 +174,7 @@ class Record:
     def failed(self, error: BaseException) -> RankReport:
         """The report of a rank that an exception ended; the traceback goes to the log."""
         traceback.print_exception(error)
-        return self.report(outcome_of(error, self.stage), f"{type(error).__name__}: {first_lines(error)}")
+        return self.report(outcome_of(error, self.stage), described(error))
 
     def report(self, outcome: Any, error: str) -> RankReport:
         """A report of what is known so far."""

@@ -6,6 +6,9 @@ Covered: the measured loop. Not covered: what is recorded of it (`record.py`), s
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import torch
 from offtune.rank_report import RankReport
 from offtune.trial import TrialSpec
 from offtune.worker import workload
-from offtune.worker.failures import INITIALIZE
+from offtune.worker.failures import DIED_IN_CLOSE_LOOK, INITIALIZE, described
 from offtune.worker.record import Record
 
 
@@ -26,16 +29,26 @@ class Rank:
         self.spec, self.rank = spec, rank
         self.record = Record(spec, rank, gpu)
 
-    def run(self) -> RankReport:
+    def run(self, keep: Callable[[RankReport], None]) -> RankReport:
+        """Train; `keep` puts what was measured on disk before something is tried that could lose it."""
         try:
             engine = self._start()
             while not self.record.is_over():
                 self.record.begin_step(engine)
                 self._one_step(engine, self.record.steps_done)
             report = self.record.done(engine)
-            self._look_closely(engine)
         except Exception as error:  # noqa: BLE001 the configuration under trial may raise anything; it is a value
             return self.record.failed(error)
+        return self._looked_at(engine, report, keep) if self.spec.close_steps else report
+
+    def _looked_at(self, engine: Any, report: RankReport, keep: Callable[[RankReport], None]) -> RankReport:
+        """The report after the close look, whatever becomes of that."""
+        keep(replace(report, close_error=DIED_IN_CLOSE_LOOK))
+        try:
+            self._look_closely(engine)
+        except Exception as error:  # noqa: BLE001 the profiler slows and fills memory; what is measured stands
+            traceback.print_exception(error)
+            return replace(report, close_error=described(error))
         return report
 
     def _start(self) -> Any:
@@ -63,9 +76,7 @@ class Rank:
         self.record.end_step(self.record.barrier() - start, losses)
 
     def _look_closely(self, engine: Any) -> None:
-        """Some more steps under torch's profiler, where they were asked for."""
-        if not self.spec.close_steps:
-            return
+        """Some more steps under torch's profiler."""
         clock = self.record.look_closely()
         for step in range(self.spec.close_steps):
             batches = self._batches(engine, self.record.steps_done + step)

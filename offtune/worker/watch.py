@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -19,11 +20,13 @@ from torch.utils.data import dataloader
 
 from offtune.rank_report import RankReport
 from offtune.worker.close_look import ProfiledClock
+from offtune.worker.failures import described
 from offtune.worker.record import Record
 
 _SAVERS = ("save_checkpoint", "save_16bit_model", "load_checkpoint")
 # Arguments that come with batches packed into one row, whose number of samples nobody can see.
 _PACKED = frozenset({"position_ids", "cu_seq_lens_q", "seq_idx"})
+_ENDED_BEFORE_CLOSE_LOOK = "the script ended before its steps under torch's profiler did"
 
 
 class Watch:
@@ -159,9 +162,22 @@ class Watch:
             self._profiled.finish()
             self._finish(report)
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether a report can be made of the steps so far."""
+        return self._report is not None or self.record.is_usable
+
+    def failed(self, error: BaseException) -> RankReport:
+        """The report of a script that an exception ended; what was measured before a close look stands."""
+        if self._report is None:
+            return self.record.failed(error)
+        return replace(self._report, close_error=described(error))
+
     def report(self) -> RankReport:
         """The report of the measured steps so far."""
-        return self._report or self.record.done(self.engine, self._tokens_per_step())
+        if self._report is not None:
+            return replace(self._report, close_error=_ENDED_BEFORE_CLOSE_LOOK)
+        return self.record.done(self.engine, self._tokens_per_step())
 
     def _tokens_per_step(self) -> float | None:
         measured = self._step_tokens[self.record.spec.warmup_steps :]

@@ -24,7 +24,7 @@ from offtune.search import Search
 from offtune.space import Space
 from offtune.store_standings import briefs
 from offtune.trial import Status, TrialResult, TrialSpec
-from offtune.trial_length import CONFIRMATION_STEPS, confirmation_rule, repeat_rule
+from offtune.trial_length import CONFIRMATION_STEPS, REPEAT_STEPS, confirmation_rule, repeat_rule
 from offtune.units import format_rate
 
 # Of the trial's deadline: a confirmation that runs into it would speak against the wrong thing.
@@ -101,7 +101,7 @@ class Finals:
             return None
         simple = self._simplified(before)
         ranking = self._ranking()
-        names = [run.number for run in winner.contenders(ranking, self.own_label)]
+        names = [run.number for run in winner.contenders(ranking, self.own_label, self._defaults)]
         simple = simple if simple in names else None
         baseline = winner.best_baseline(ranking, self.own_label)
         earlier = kept(self.search.store, self._study, Plan)
@@ -209,7 +209,8 @@ class Finals:
     def _spec(self, name: int) -> TrialSpec:
         search = self.search
         spec = search.spec_of(search.store.run(self._study, name), self._gpus())
-        return replace(spec, stop=repeat_rule(spec.stop, spec.steps))
+        steps = min(spec.steps, REPEAT_STEPS) if spec.stop else spec.steps
+        return replace(spec, steps=steps, stop=repeat_rule(spec.stop, steps))
 
     def _longer_spec(self, name: int) -> TrialSpec:
         """Of the same batches, all of full length, at the same limits; only a drift ends it early."""

@@ -6,11 +6,11 @@ covered: running the finals (`finals.py`), keeping what they gave (`store_repeat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from statistics import median
 
-from offtune.intervals import Interval, ratio_interval
+from offtune.intervals import Interval, ratio_interval, t95
 from offtune.records import Limits, Run, best_run, is_baseline
 from offtune.repeats import Outcome, Plan, Ratio, Rejected, Repeat
 from offtune.trial import Point, Status
@@ -18,10 +18,15 @@ from offtune.trial import Point, Status
 # A single trial is up to 8 % off its repeat on a shared machine, and half of that on a calm one: what was
 # measured within it of the best may well be the best.
 NEAR_SHARE = 0.05
-FINALISTS = 3
+_MOST_CONTENDERS = 3
 # Contenders nearer than this are equal: no choice between them is worth a stranger configuration.
 TIE_SHARE = 0.02
+# A tie is seen where the whole interval of a ratio lies this near to 1; on a calm machine repeats scatter by
+# 2 to 3 %, so that a narrower margin would cost more rounds than the whole search.
+_EQUAL_SHARE = 0.03
 LEAST_ROUNDS, MOST_ROUNDS = 2, 5
+# From so many rounds on the noise is known well enough to call a tie, or to say that more would tell nothing.
+_ROUNDS_FOR_OUTLOOK = 3
 # A clear difference is also worth a figure: '1.34 ± 0.03' and not '1.34 ± 0.3'.
 _PRECISE_SHARE = 0.05
 _LEAST_FOR_EFFECT = 2  # trials with and without a value
@@ -29,23 +34,33 @@ _LEAST_FOR_EFFECT = 2  # trials with and without a value
 _KEPT = frozenset({"placement", "micro_batch", "sub_groups", "resident_sixteenths"})
 
 
-def finalists(ranking: Sequence[Run]) -> tuple[Run, ...]:
-    """The steady runs within noise of the fastest, the fastest first; `ranking` as `records.rank` has it."""
-    if not ranking:
-        return ()
-    enough = (1 - NEAR_SHARE) * _speed(ranking[0])
-    steady = [run for run in ranking if run.result and not run.result.unsafe]
-    return tuple(run for run in steady or ranking[:1] if _speed(run) >= enough)[:FINALISTS]
+def contenders(ranking: Sequence[Run], own_label: str, defaults: Point) -> tuple[Run, ...]:
+    """Who is trained again, three at most: the fastest, its simplest rival, the best baseline.
 
-
-def contenders(ranking: Sequence[Run], own_label: str) -> tuple[Run, ...]:
-    """Who is trained again: the finalists, the best baseline and the best of what the search found."""
-    steady = [run for run in ranking if not (run.result and run.result.unsafe)]
-    found = [run for run in steady if not is_baseline(run)][:1]
+    `ranking` is as `records.rank` has it. Runs that drift take part only where nothing steady fits. Where the
+    fastest is the baseline, the best of what the search found meets it.
+    """
+    steady = [run for run in ranking if not (run.result and run.result.unsafe)] or list(ranking[:1])
+    found = [run for run in steady if not is_baseline(run)]
     baseline = best_baseline(ranking, own_label)
-    both = [*found, *([baseline] if baseline else [])]
-    first = finalists(ranking)
-    return (*first, *(run for run in both if run not in first))
+    simplest = _simplest_rival([run for run in steady if run is not baseline or run is steady[0]], defaults)
+    picked: list[Run] = []
+    for run in (*steady[:1], *simplest, *found[:1], *([baseline] if baseline else [])):
+        if run not in picked:
+            picked.append(run)
+    if len(picked) <= _MOST_CONTENDERS:
+        return tuple(picked)
+    # A baseline leads, another one is near: what was found and the baseline to be told are more to the point.
+    return tuple(run for run in picked if run not in simplest)
+
+
+def _simplest_rival(steady: Sequence[Run], defaults: Point) -> list[Run]:
+    """Of those within noise of the fastest the one with the fewest strange knobs, the faster of two."""
+    if not steady:
+        return []
+    enough = (1 - NEAR_SHARE) * _speed(steady[0])
+    near = [run for run in steady[1:] if _speed(run) >= enough]
+    return sorted(near, key=lambda run: complexity(run, defaults)[0])[:1]
 
 
 def best_baseline(ranking: Sequence[Run], own_label: str) -> Run | None:
@@ -126,22 +141,44 @@ def leading(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> int 
     complete = _complete(rounds, names)
     if not complete or not names:
         return None
-    return max(names, key=lambda name: prod(each[name] / each[names[0]] for each in complete))
+    return max(names, key=lambda name: math.prod(each[name] / each[names[0]] for each in complete))
 
 
 def is_decided(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> bool:
-    """Whether each difference to the fastest is clear, or a tie is."""
+    """Whether each difference to the fastest is clear, or a tie is, or no round that is left would tell."""
     complete = _complete(rounds, names)
     lead = leading(complete, names)
     if lead is None or len(complete) < LEAST_ROUNDS:
         return False
-    return all(_is_settled(ratio_interval(complete, lead, name)) for name in names if name != lead)
+    ratios = [ratio_interval(complete, lead, name) for name in names if name != lead]
+    count = len(complete)
+    return all(_is_settled(each, count) or _is_hopeless(each, count, len(names)) for each in ratios)
 
 
-def _is_settled(ratio: Interval | None) -> bool:
+def _is_settled(ratio: Interval | None, rounds: int) -> bool:
     if ratio is None:
         return False
-    return ratio.half_share <= TIE_SHARE or (ratio.low > 1 and ratio.half_share <= _PRECISE_SHARE)
+    if rounds < _ROUNDS_FOR_OUTLOOK:
+        # Two rounds often look alike by chance: they only end a race that is not near.
+        return ratio.low > 1 + TIE_SHARE and ratio.half_share <= _PRECISE_SHARE
+    equal = max(ratio.high, 1 / ratio.low) <= 1 + _EQUAL_SHARE
+    return equal or (ratio.low > 1 and ratio.half_share <= _PRECISE_SHARE)
+
+
+def _is_hopeless(ratio: Interval | None, rounds: int, names: int) -> bool:
+    """Whether the last round would find neither a difference nor a tie, were all as it looks now.
+
+    Stopping for that claims nothing: the interval that is told is that of the rounds that were made.
+    """
+    if ratio is None or rounds < _ROUNDS_FOR_OUTLOOK:
+        return False
+    half, distance = math.log(ratio.high / ratio.centre), abs(math.log(ratio.centre))
+    shrunk = half * _t_of(MOST_ROUNDS, names) / _t_of(rounds, names) * math.sqrt(rounds / MOST_ROUNDS)
+    return distance <= shrunk and distance + shrunk > math.log(1 + _EQUAL_SHARE)
+
+
+def _t_of(rounds: int, names: int) -> float:
+    return t95((rounds - 1) * (names - 1))
 
 
 def choose(

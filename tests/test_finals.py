@@ -22,6 +22,7 @@ from offtune.lock import Owner, current_owner
 from offtune.records import Limits
 from offtune.repeats import Outcome, Repeat
 from offtune.report.document import document
+from offtune.report.finals_text import ratio_text
 from offtune.report.result_page import verdict_blocks
 from offtune.report.summary import summarise
 from offtune.trial import Status, TrialResult, TrialSpec
@@ -87,7 +88,7 @@ def test_the_best_and_the_best_baseline_take_turns_and_the_ratio_is_told(hold) -
     truth = by_micro(best.ds_config) / by_micro(base.ds_config)
     assert ratio is not None and ratio.low <= truth <= ratio.high
     assert ratio.is_clear
-    assert f"{ratio.value:.2f}"[:4] in text_of(finals, outcome)
+    assert ratio_text(ratio.value, ratio.low, ratio.high) in text_of(finals, outcome)
     assert "times as fast as 'stage 3' (95 %" in text_of(finals, outcome)
     assert f"Confirmed over {len(best.result.step_s)} steps" in text_of(finals, outcome)
     assert kept(finals.search.store, "s", Outcome) == outcome

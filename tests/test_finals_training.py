@@ -13,6 +13,8 @@ import pytest
 from offtune import scratch
 from offtune.store import Store
 from offtune.trial import Status
+from offtune.trial_length import REPEAT_STEPS
+from offtune.winner import LEAST_ROUNDS
 
 pytestmark = pytest.mark.train
 
@@ -25,30 +27,41 @@ SEARCH = (
 def offtune(folder: Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "offtune", *arguments], cwd=folder, capture_output=True, text=True,
-        timeout=280, check=False,
+        timeout=900, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 3), done.stderr  # 3: nothing that fits held
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
 
 def test_a_search_ends_with_finals_and_everybody_names_their_winner(tmp_path: Path) -> None:
+    """Holds whatever the noise: a busy machine may slow a training from step to step, which is a drift."""
     document = offtune(tmp_path, *SEARCH)
     finals = document["finals"]
-    assert finals["winner"] == document["best"]["trial"]
-    assert finals["rounds"] >= (2 if len(finals["plan"]["contenders"]) > 1 else 0)
-    assert finals["confirmed_steps"] >= 3
     for trial in document["trials"]:
         assert trial["stopped"] in ("tight", "worse", "drift", "most")
         low, high = trial["step_interval_s"]
         assert 0 <= low <= high > 0
     with Store.open(str(tmp_path / "studies.db"), write=False) as store:
         made = store.repeats.of("study-1")
-        lengths = [len(run.result.step_s) for run in store.runs("study-1") if run.result]
-    assert all(each.status is Status.OK for each in made)
-    assert all(5 <= length <= 8 for length in lengths)  # baselines
+        baselines = [run.result for run in store.runs("study-1") if run.origin == "baseline" and run.result]
+    assert all(5 <= len(each.step_s) <= 8 or each.stopped == "drift" for each in baselines)
+    assert all(each.status is not None for each in made)
     assert not any(Path(each.trial_dir or "").exists() for each in made)
     assert all(scratch.shm_files(each.token) == [] for each in made)
-    assert offtune(tmp_path, "show", "--json")["best"]["trial"] == finals["winner"]
-    assert offtune(tmp_path, "export", "--json")["trial"] == finals["winner"]
-    assert offtune(tmp_path, "resume", "--json")["finals"] == finals
+    rejected = {each["run"] for each in finals["rejected"]}
+    assert {each.run for each in made if each.status is not Status.OK} <= rejected
+    repeated = [each.result for each in made if each.kind == "repeat" and each.result]
+    assert all(len(each.step_s) <= REPEAT_STEPS for each in repeated)
+    holding = set(finals["plan"]["contenders"]) - rejected
+    assert finals["winner"] in holding or not holding
+    if not rejected:
+        assert finals["confirmed_steps"] >= REPEAT_STEPS
+        assert finals["rounds"] >= (LEAST_ROUNDS if len(holding) > 1 else 0)
+    best = document["best"] and document["best"]["trial"]
+    assert best == finals["winner"] or not holding
+    shown = offtune(tmp_path, "show", "--json")
+    assert shown["finals"] == finals and (shown["best"] and shown["best"]["trial"]) == best
+    if best is not None:
+        assert offtune(tmp_path, "export", "--json")["trial"] == best
+        assert offtune(tmp_path, "resume", "--json")["finals"] == finals

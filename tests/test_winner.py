@@ -16,7 +16,6 @@ from offtune.winner import (
     best_baseline,
     choose,
     contenders,
-    finalists,
     is_decided,
     rejected_of,
     rounds_of,
@@ -44,11 +43,29 @@ def simulated(speeds: dict[int, float], noise: float, seed: int, count: int = MO
     return rounds
 
 
-def test_finalists_are_within_noise_of_the_fastest_and_steady() -> None:
-    ranking = [ended(1, 10), ended(2, 9.8), ended(3, 9.7, unsafe="grows"), ended(4, 9.6), ended(5, 9.0)]
-    assert [each.number for each in finalists(ranking)] == [1, 2, 4]
-    assert finalists([]) == ()
-    assert [each.number for each in finalists([ended(3, 9, unsafe="grows")])] == [3]
+def names_of(ranking: list[Run]) -> list[int]:
+    return [each.number for each in contenders(ranking, "your file", DEFAULTS)]
+
+
+def test_the_fastest_meets_the_simplest_that_is_near_and_steady() -> None:
+    strange, plain = {**DEFAULTS, "bucket": 7, "overlap": False}, {**DEFAULTS, "bucket": 7}
+    fastest, near = ended(1, 10, point=strange), ended(2, 9.9, point=strange)
+    drifting, simple = ended(3, 9.8, point=DEFAULTS, unsafe="grows"), ended(4, 9.6, point=plain)
+    slow, baseline = ended(5, 9.0, point=DEFAULTS), ended(0, 9.7, origin="baseline", label="x")
+    assert names_of([fastest, near, drifting, simple, slow]) == [1, 4]
+    assert names_of([fastest, near, baseline, simple]) == [1, 4, 0]
+    assert names_of([fastest, near, slow]) == [1, 2]
+    assert names_of([drifting]) == [3]
+
+
+def test_no_more_than_three_meet_whatever_leads() -> None:
+    ladder, own = (
+        ended(0, 10, origin="baseline", label="x"),
+        ended(1, 5, origin="baseline", label="your file"),
+    )
+    also, found = ended(2, 9.9, origin="baseline", label="y"), ended(3, 9.8, point={"bucket": 7})
+    assert names_of([ladder, also, found, own]) == [0, 3, 1]
+    assert names_of([ladder, found, own]) == [0, 3, 1]
 
 
 def test_the_own_file_is_the_baseline_where_it_fits_else_the_fastest() -> None:
@@ -63,9 +80,9 @@ def test_the_own_file_is_the_baseline_where_it_fits_else_the_fastest() -> None:
 def test_a_baseline_that_leads_meets_the_best_that_was_found() -> None:
     baseline = ended(0, 12, origin="baseline", label="x")
     ranking = [baseline, ended(3, 8, unsafe="grows"), ended(1, 7), ended(2, 6)]
-    assert [each.number for each in contenders(ranking, "your file")] == [0, 1]
-    assert [each.number for each in contenders(ranking[2:], "your file")] == [1]
-    assert contenders([], "your file") == ()
+    assert names_of(ranking) == [0, 1]
+    assert names_of([ranking[2]]) == [1]
+    assert names_of([]) == []
 
 
 def test_rounds_take_out_what_the_state_of_the_machine_does() -> None:
@@ -81,8 +98,24 @@ def test_rounds_take_out_what_the_state_of_the_machine_does() -> None:
 
 def test_a_clear_difference_is_decided_early_and_noise_is_not() -> None:
     assert is_decided(simulated({1: 13, 2: 10, 3: 10.5}, 0.005, 1, count=2), [1, 2, 3])
-    assert not is_decided(simulated({1: 10.5, 2: 10, 3: 10.2}, 0.05, 1, count=3), [1, 2, 3])
+    assert not is_decided(simulated({1: 10.5, 2: 10, 3: 10.2}, 0.05, 1, count=2), [1, 2, 3])
     assert not is_decided(simulated({1: 13, 2: 10}, 0.001, 1, count=1), [1, 2])
+
+
+def scattered(ratio: float, half: float) -> list[dict[int, float]]:
+    """Three rounds of two whose ratio scatters by `half` to both sides."""
+    return [{1: ratio * scatter, 2: 1.0} for scatter in (1 - half, 1.0, 1 + half)]
+
+
+def test_a_tie_is_seen_within_a_margin() -> None:
+    assert is_decided(scattered(1.005, 0.008), [1, 2])
+    assert not is_decided(scattered(1.02, 0.011), [1, 2])
+
+
+def test_rounds_that_would_tell_nothing_are_not_made() -> None:
+    assert is_decided(scattered(1.03, 0.05), [1, 2])
+    assert not is_decided(scattered(1.03, 0.05)[:2], [1, 2])
+    assert not is_decided(scattered(1.10, 0.05), [1, 2])
 
 
 def test_who_is_beaten_leaves_but_for_the_baseline() -> None:

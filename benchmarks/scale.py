@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from scale_study import SIMULATED, Stopwatch, make_search, open_study
+from scale_study import NAME, SIMULATED, Stopwatch, make_search, open_study
 
+from offtune.report.study_report import keep_effects, read_summary
 from offtune.search import Search
 from offtune.store import Store
 
@@ -83,6 +84,7 @@ def _measured(path: Path, sizes: list[int], samplers: list[str], rounds: int) ->
         for size in sizes:
             _fill(filling, size)
             took = {name: _trial_ms(make_search(store, name), rounds) for name in samplers}
+            _end_session(store)
             yield Row(
                 trials=filling.study.measured_count(),
                 trial_ms=took,
@@ -99,6 +101,11 @@ def _fill(search: Search, size: int) -> None:
     ended = search.run()
     if search.study.measured_count() < size:
         raise SystemExit(f"The study could not be filled to {size} trials: {ended}")
+
+
+def _end_session(store: Store) -> None:
+    """What every session does at its end (`session.py`), so that `show` reads which knobs matter."""
+    keep_effects(store, read_summary(store, store.study(NAME)))
 
 
 def _trial_ms(search: Search, rounds: int) -> float:

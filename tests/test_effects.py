@@ -7,7 +7,7 @@ import random
 import pytest
 from report_fakes import make_run
 
-from offtune.effects import MIN_TRIALS, knob_effects, rank_correlation
+from offtune.effects import MIN_TRIALS, MOST_TRIALS, considered, knob_effects, rank_correlation
 from offtune.records import Run
 
 
@@ -43,6 +43,14 @@ def test_the_knob_that_matters_comes_first_with_its_direction() -> None:
 
 def test_a_knob_with_one_value_is_left_out() -> None:
     assert "overlap_comm" not in {effect.name for effect in knob_effects(made_up(40))}
+
+
+def test_of_very_many_trials_a_part_is_looked_at_and_it_is_said_which() -> None:
+    found = {effect.name: effect for effect in knob_effects(made_up(MOST_TRIALS + 40))}
+    assert found["micro_batch"].trials == MOST_TRIALS
+    assert found["micro_batch"].direction == "faster when larger"
+    assert considered(MOST_TRIALS) == f"the {MOST_TRIALS} trials that ran and fit"
+    assert considered(10_000).startswith(f"{MOST_TRIALS} of the 10000 trials")
 
 
 def test_too_few_trials_say_nothing() -> None:

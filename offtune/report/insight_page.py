@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from offtune.bounds import StepBound
+from offtune.effects import MOST_TRIALS, considered
 from offtune.report.bar_plots import phase_rows
 from offtune.report.bounds_page import bounds_blocks
 from offtune.report.inside import bar_runs
@@ -66,7 +67,11 @@ def _knobs(found: StudyReport) -> list[Block]:
         Column(title="effect", stretch=True),
     )
     rows = tuple((one.name, f"{100 * one.importance:.0f} %", one.direction) for one in found.effects)
-    return [Heading(text="Which knobs matter"), Table(columns=columns, rows=rows)]
+    blocks: list[Block] = [Heading(text="Which knobs matter"), Table(columns=columns, rows=rows)]
+    count = len(found.summary.ranking)
+    if count > MOST_TRIALS:
+        blocks.append(Line(text=f"From {considered(count)}.", tone="dim"))
+    return blocks
 
 
 def _change(found: StudyReport) -> list[Block]:

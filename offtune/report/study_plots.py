@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from offtune.effects import KnobEffect
+from offtune.effects import KnobEffect, considered
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.page import Column, Table
@@ -111,7 +111,7 @@ def importance_plot(effects: Sequence[KnobEffect], trials: int) -> Plot | None:
         layout=bar_layout([one.name for one in bars], texts, "share of the importance, %"),
         height_px=bar_height_px(len(effects)),
         table=Table(columns=columns, rows=rows),
-        caption=f"PED-ANOVA over the {trials} trials that ran and fit. The search looks where it is fast, "
+        caption=f"PED-ANOVA over {considered(trials)}. The search looks where it is fast, "
         "so this is about the trials seen, not about the whole space.",
     )
 

@@ -404,7 +404,8 @@ def _show_trial(storage: str, study: str | None, trial: int, as_json: bool) -> N
     with Store.open(storage, write=False) as store:
         record = store.study(study)
         run = store.run(record.name, trial)
-    _print_json(trial_document(run)) if as_json else _print_page(trial_page(record, run))
+        again = [each for each in store.repeats.of(record.name) if each.run == trial]
+    _print_json(trial_document(run, again)) if as_json else _print_page(trial_page(record, run, again))
 
 
 @app.command()

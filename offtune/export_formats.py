@@ -73,15 +73,15 @@ def make(format_name: str, ds_config: DsConfig, purpose: Purpose) -> Export:
 
 
 def files_of(
-    made: Export, study: StudyRecord, run: Run, path: Path | None, note: Path | None
+    made: Export, study: StudyRecord, run: Run, path: Path | None, note: Path | None, finals: str = ""
 ) -> list[tuple[Path, str]]:
-    """All that is to be written: the export under `path`, what lies beside it, the note."""
+    """All that is to be written: the export under `path`, what lies beside it, the note with the `finals`."""
     files = [] if path is None else [(path, made.text)]
     if made.beside_path is not None and made.beside is not None:
         files.append((made.beside_path, made.beside))
     if note is not None:
         names = [file.name for file, _ in files]
-        files.append((note, note_text(study, run, names, made.must_match)))
+        files.append((note, note_text(study, run, names, made.must_match, finals)))
     return files
 
 

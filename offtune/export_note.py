@@ -16,8 +16,13 @@ from offtune.units import format_bytes, format_rate, format_seconds
 _QUARTERS = 4
 
 
-def note_text(study: StudyRecord, run: Run, files: Iterable[str], arguments: Iterable[str]) -> str:
-    """Markdown for a person who finds the files a year later; `arguments` are what the training must say."""
+def note_text(
+    study: StudyRecord, run: Run, files: Iterable[str], arguments: Iterable[str], finals: str = ""
+) -> str:
+    """Markdown for a person who finds the files a year later.
+
+    `arguments` are what the training must say, `finals` is what repeats in turn say of the run.
+    """
     origin = provenance(study, run)
     lines = [
         f"# Provenance of {' and '.join(files) or 'a ds_config'}",
@@ -25,6 +30,7 @@ def note_text(study: StudyRecord, run: Run, files: Iterable[str], arguments: Ite
         f"offtune {origin['offtune_version']}, study {study.name}, trial {run.number}"
         f"{f' ({run.label})' if run.label else ''}, measured {_date(run)}.",
         *_section("Measured", _measured(run.result) if run.result else []),
+        *([f"- against the others, trained in turn: {finals}"] if finals else []),
         *_section("Workload", _workload(study)),
         *_section("Machine", [*(study.settings.get("machine") or {}).items()]),
         *_section("Versions", [pair for pair in origin["versions"].items() if pair[1]]),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from report_fakes import POINT, make_run, make_study
 
-from offtune.repeats import Outcome, Plan, Ratio, Rejected
-from offtune.report.document import document
-from offtune.report.finals_text import finals_lines, finals_verdict, ratio_text
+from offtune.export_note import note_text
+from offtune.repeats import Outcome, Plan, Ratio, Rejected, Repeat
+from offtune.report.document import document, trial_document
+from offtune.report.finals_text import finals_lines, finals_note, finals_verdict, ratio_text
+from offtune.report.page import Heading, Table
 from offtune.report.result_page import result_page, verdict_text
 from offtune.report.study_page import study_page
 from offtune.report.study_report import study_report
 from offtune.report.study_sections import study_web_report
 from offtune.report.summary import Summary, summarise
+from offtune.report.trial_page import trial_page
+from offtune.trial import Status
 
 PLAN = Plan(finals=1, measured=4, contenders=(1, 2, 3), baseline=0, simplified=2, simple_of=1)
 RUNS = (
@@ -104,3 +109,43 @@ def test_the_table_of_baselines_has_the_ratio_of_the_finals() -> None:
     alone = summarise(make_study(), RUNS)
     table = next(block for block in result_page(alone) if hasattr(block, "columns"))
     assert "%" in table.rows[0][-1]
+
+
+def test_a_note_tells_the_ratio_with_its_interval_also_of_a_tie() -> None:
+    told = finals_note(seen(), RUNS[2])
+    assert "1.34 ± 0.03 times as fast as 'your file'" in told and "Confirmed over 20 steps" in told
+    assert "1.01 ± 0.05" in finals_note(seen(ratios=(ratio(0, 1.01, 0.05),)), RUNS[2])
+    assert finals_note(seen(), RUNS[0]) == (
+        "the winner, trial 2, is 1.34 ± 0.03 times as fast (95 %, 3 rounds in turn)."
+    )
+    assert finals_note(seen(), RUNS[3]) == ""
+    assert finals_note(summarise(make_study(), RUNS), RUNS[2]) == ""
+    text = note_text(make_study(), RUNS[2], ["a.json"], [], told)
+    assert f"- against the others, trained in turn: {told}" in text
+    assert "in turn" not in note_text(make_study(), RUNS[2], ["a.json"], [])
+
+
+def repeated(number: int, **changes) -> Repeat:
+    fields = {"round": 1, "status": Status.OK, "result": RUNS[1].result, **changes}
+    return Repeat(study="s", number=number, finals=1, run=1, **fields)
+
+
+def test_a_trial_shows_its_repeats_on_its_page_and_in_json() -> None:
+    repeats = [
+        repeated(0),
+        repeated(1, round=0, kind="confirmation", status=Status.CRASHED, result=None),
+        repeated(2, round=2, status=None, result=None),
+    ]
+    page = trial_page(make_study(), RUNS[1], repeats)
+    tables = [block.rows for block in page if isinstance(block, Table)]
+    assert (
+        ("1", "ok", "11.0", "5"),
+        ("confirmation", "crashed", "-", "-"),
+        ("2", "running", "-", "-"),
+    ) in tables
+    assert Heading(text="Trained again in the finals") not in trial_page(make_study(), RUNS[1])
+    entries = json.loads(json.dumps(trial_document(RUNS[1], repeats), allow_nan=False))["repeats"]
+    assert [(each["round"], each["samples_per_s"], each["steps"]) for each in entries] == [
+        (1, 11.0, 5), (0, None, None), (2, None, None),
+    ]  # fmt: skip
+    assert trial_document(RUNS[1])["repeats"] == []

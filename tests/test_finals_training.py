@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from offtune import scratch
+from offtune.finals_notes import kept
+from offtune.repeats import Outcome
 from offtune.store import Store
 from offtune.trial import Status
 from offtune.trial_length import REPEAT_STEPS
@@ -37,31 +39,38 @@ def offtune(folder: Path, *arguments: str) -> dict[str, Any]:
 def test_a_search_ends_with_finals_and_everybody_names_their_winner(tmp_path: Path) -> None:
     """Holds whatever the noise: a busy machine may slow a training from step to step, which is a drift."""
     document = offtune(tmp_path, *SEARCH)
-    finals = document["finals"]
     for trial in document["trials"]:
         assert trial["stopped"] in ("tight", "worse", "drift", "most")
         low, high = trial["step_interval_s"]
         assert 0 <= low <= high > 0
     with Store.open(str(tmp_path / "studies.db"), write=False) as store:
         made = store.repeats.of("study-1")
+        outcome = kept(store, "study-1", Outcome)
         baselines = [run.result for run in store.runs("study-1") if run.origin == "baseline" and run.result]
     assert all(5 <= len(each.step_s) <= 8 or each.stopped == "drift" for each in baselines)
     assert all(each.status is not None for each in made)
     assert not any(Path(each.trial_dir or "").exists() for each in made)
     assert all(scratch.shm_files(each.token) == [] for each in made)
-    rejected = {each["run"] for each in finals["rejected"]}
+    assert outcome is not None
+    rejected = {each.run for each in outcome.rejected}
     assert {each.run for each in made if each.status is not Status.OK} <= rejected
     repeated = [each.result for each in made if each.kind == "repeat" and each.result]
     assert all(len(each.step_s) <= REPEAT_STEPS for each in repeated)
-    holding = set(finals["plan"]["contenders"]) - rejected
-    assert finals["winner"] in holding or not holding
+    holding = set(outcome.plan.contenders) - rejected
+    assert outcome.winner in holding or not holding
     if not rejected:
-        assert finals["confirmed_steps"] >= REPEAT_STEPS
-        assert finals["rounds"] >= (LEAST_ROUNDS if len(holding) > 1 else 0)
-    best = document["best"] and document["best"]["trial"]
-    assert best == finals["winner"] or not holding
+        assert (outcome.confirmed_steps or 0) >= REPEAT_STEPS
+        assert outcome.rounds >= (LEAST_ROUNDS if len(holding) > 1 else 0)
+    best, finals = document["best"] and document["best"]["trial"], document["finals"]
+    assert (finals and finals["winner"]) == outcome.winner
+    assert best == outcome.winner or not holding
     shown = offtune(tmp_path, "show", "--json")
     assert shown["finals"] == finals and (shown["best"] and shown["best"]["trial"]) == best
     if best is not None:
-        assert offtune(tmp_path, "export", "--json")["trial"] == best
+        trial = offtune(tmp_path, "show", "--trial", str(best), "--json")
+        again = [each for each in made if each.run == best]
+        assert [each["round"] for each in trial["repeats"]] == [each.round for each in again]
+        exported = offtune(tmp_path, "export", "--json", "--note", "note.md")
+        assert exported["trial"] == best
+        assert "trained in turn: " in (tmp_path / "note.md").read_text() or best not in holding
         assert offtune(tmp_path, "resume", "--json")["finals"] == finals

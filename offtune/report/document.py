@@ -13,6 +13,7 @@ from offtune.ds_quiet import restored
 from offtune.export import base_of, portable, provenance
 from offtune.export_formats import Export
 from offtune.records import Run, StudyRecord
+from offtune.repeats import Repeat
 from offtune.report.export_page import export_entry, verification_entry
 from offtune.report.forecasts import is_foretold
 from offtune.report.gain import Gain
@@ -56,9 +57,10 @@ def list_document(studies: Iterable[Standing]) -> dict[str, Any]:
     return _strict_dict({"schema": LIST_SCHEMA, "studies": entries})
 
 
-def trial_document(run: Run) -> dict[str, Any]:
-    """One trial in full: what was asked, what came of it, and where it ran."""
-    return _strict_dict({"schema": TRIAL_SCHEMA, **as_dict(run)})
+def trial_document(run: Run, repeats: Iterable[Repeat] = ()) -> dict[str, Any]:
+    """One trial in full: what was asked, what came of it, where it ran, and its repeats in the finals."""
+    again = [_repeat_entry(repeat) for repeat in repeats]
+    return _strict_dict({"schema": TRIAL_SCHEMA, **as_dict(run), "repeats": again})
 
 
 def export_document(
@@ -136,6 +138,21 @@ def _trial_entry(run: Run) -> dict[str, Any]:
         "loss_check": result.loss_check.verdict if result and result.loss_check else None,
         "ran": run.ran,
         "reuse_of": run.reuse_of,
+    }
+
+
+def _repeat_entry(repeat: Repeat) -> dict[str, Any]:
+    result = repeat.result
+    return {
+        "finals": repeat.finals,
+        "kind": repeat.kind,
+        "round": repeat.round,
+        "status": repeat.status,
+        "samples_per_s": result.samples_per_s if result else None,
+        "steps": len(result.step_s) if result else None,
+        "step_s": result.step_s if result else None,
+        "started_at": repeat.started_at,
+        "finished_at": repeat.finished_at,
     }
 
 

@@ -52,6 +52,21 @@ def finals_lines(summary: Summary) -> list[Block]:
     return [Line(text=text, tone="dim") for text in texts if text]
 
 
+def finals_note(summary: Summary, run: Run) -> str:
+    """What repeats in turn say of one run: the verdict where it is their winner, else the winner's lead."""
+    outcome = summary.outcome
+    if outcome is None or outcome.winner is None:
+        return ""
+    if run.number == outcome.winner:
+        told = [finals_verdict(summary) or "", _confirmation(summary, outcome)]
+        return " ".join(text for text in told if text)
+    ratio = outcome.over(run.number)
+    if ratio is None:
+        return ""
+    rounds = f"(95 %, {outcome.rounds} rounds in turn)"
+    return f"the winner, trial {outcome.winner}, is {_text(ratio)} times as fast {rounds}."
+
+
 def _baseline_wins(outcome: Outcome, label: str) -> str:
     near = min(outcome.ratios, key=lambda ratio: ratio.value)
     turned = ratio_text(1 / near.value, 1 / near.high, 1 / near.low)

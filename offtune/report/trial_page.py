@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 
 from offtune.bounds import bound, peaks_of
 from offtune.knobs import format_value
 from offtune.phase_analysis import StepAnalysis
 from offtune.records import Run, StudyRecord
+from offtune.repeats import Repeat
 from offtune.report.bounds_page import bounds_blocks
 from offtune.report.forecasts import is_foretold
 from offtune.report.inside import reason_sentences
-from offtune.report.page import Block, Facts, Heading, Line, Page, Verbatim
+from offtune.report.page import Block, Column, Facts, Heading, Line, Page, Table, Verbatim
 from offtune.report.phase_table import parts_table, phase_table
 from offtune.report.words import CPU_CAVEATS, STATUS_WORDS, status_text, time_text
 from offtune.spread import relative_spread
@@ -32,8 +34,8 @@ _STOPPED: dict[Stopped, str] = {
 }
 
 
-def trial_page(study: StudyRecord, run: Run) -> Page:
-    """One trial in full."""
+def trial_page(study: StudyRecord, run: Run, repeats: Sequence[Repeat] = ()) -> Page:
+    """One trial in full, with its `repeats` in the finals."""
     blocks: list[Block] = [Heading(text=f"Trial {run.number} of {study.name}"), Facts(rows=_head_facts(run))]
     if run.status is not None and run.status is not Status.OK and not is_foretold(run):
         words = STATUS_WORDS[run.status]
@@ -44,6 +46,7 @@ def trial_page(study: StudyRecord, run: Run) -> Page:
         blocks += [Heading(text="Predicted before it"), Facts(rows=_forecast_facts(run.result.forecast))]
     if run.result is not None and not is_foretold(run):
         blocks += _measured(run.result, study.device)
+        blocks += _repeats(repeats)
         blocks += _by_phase(study, run, run.result.analysis)
     blocks += [Heading(text="ds_config"), Verbatim(text=_config_text(run))]
     if run.result is not None and run.result.log_tail.strip():
@@ -95,6 +98,25 @@ def _measured(result: TrialResult, device: str) -> list[Block]:
         Facts(rows=_traffic_facts(result.traffic)),
         *(Line(text=text, tone="dim") for text in caveats),
     ]
+
+
+def _repeats(repeats: Sequence[Repeat]) -> list[Block]:
+    """What the finals measured of the trial, a line for each training."""
+    if not repeats:
+        return []
+    names = ("round", "status", "samples/s", "steps")
+    columns = tuple(Column(title=name, right=name in names[2:]) for name in names)
+    rows = tuple(_repeat_row(repeat) for repeat in repeats)
+    return [Heading(text="Trained again in the finals"), Table(columns=columns, rows=rows)]
+
+
+def _repeat_row(repeat: Repeat) -> tuple[str, ...]:
+    when = "confirmation" if repeat.kind == "confirmation" else str(repeat.round)
+    where = when if repeat.finals == 1 else f"{when} of finals {repeat.finals}"
+    status = STATUS_WORDS[repeat.status].title if repeat.status else "running"
+    result = repeat.result
+    speed = format_rate(result.samples_per_s, "").strip() if result else "-"
+    return where, status, speed, str(len(result.step_s)) if result else "-"
 
 
 def _forecast_facts(forecast: Forecast) -> tuple[tuple[str, str], ...]:

@@ -223,12 +223,15 @@ def winner_of(runs: Iterable[Run], limits: Limits, outcome: Outcome | None) -> R
     finals know nothing of. One that they rejected is passed over.
     """
     known = list(runs)
-    rejected = {each.run for each in outcome.rejected} if outcome else set()
-    fastest = best_run((run for run in known if run.number not in rejected), limits)
-    if outcome is None or fastest is None or fastest.number not in outcome.plan.contenders:
+    fastest = best_run(known, limits)
+    if outcome is None or fastest is None:
         return fastest
-    chosen = best_run((run for run in known if run.number == outcome.winner), limits)
-    return chosen or fastest
+    if fastest.number in outcome.plan.contenders:
+        chosen = best_run((run for run in known if run.number == outcome.winner), limits)
+        if chosen is not None:
+            return chosen
+    rejected = {each.run for each in outcome.rejected}
+    return best_run((run for run in known if run.number not in rejected), limits)
 
 
 def _complete(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> list[Mapping[int, float]]:

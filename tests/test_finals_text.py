@@ -64,6 +64,11 @@ def test_a_tie_with_the_baseline_is_no_measurable_difference() -> None:
         "No measurable difference to 'your file': the fastest other, trial 1, is 1.01 ± 0.02 times as fast "
         "(3 rounds in turn)."
     )
+    unclear = seen(winner=0, ratios=(ratio(1, 1.1, 0.2),))
+    assert finals_verdict(unclear) == (
+        "No clear winner, 'your file' was ahead: the fastest other, trial 1, is 0.91 ± 0.17 times as fast "
+        "(3 rounds in turn)."
+    )
     worse = seen(winner=0, ratios=(ratio(1, 1.1, 0.02),))
     assert "Nothing found is faster than 'your file'" in str(finals_verdict(worse))
 

@@ -66,6 +66,8 @@ def test_a_search_ends_with_finals_and_everybody_names_their_winner(tmp_path: Pa
     assert best == outcome.winner or not holding
     shown = offtune(tmp_path, "show", "--json")
     assert shown["finals"] == finals and (shown["best"] and shown["best"]["trial"]) == best
+    listed = offtune(tmp_path, "list", "--json")["studies"][0]["best"]
+    assert (listed and listed["trial"]) == best
     if best is not None:
         trial = offtune(tmp_path, "show", "--trial", str(best), "--json")
         again = [each for each in made if each.run == best]

@@ -214,6 +214,12 @@ def test_the_finals_decide_only_where_they_are_about_the_fastest(limits: Limits,
     assert found is not None and found.number == winner
 
 
+def test_the_finals_winner_stands_where_the_fastest_did_not_hold() -> None:
+    runs = [ended(1, 10), ended(7, 9.95), ended(2, 9.9)]
+    outcome = Outcome(plan=PLAN, winner=2, rounds=3, rejected=(Rejected(run=1, reason="x"),))
+    assert winner_of(runs, LIMITS, outcome) is runs[2]
+
+
 def test_without_finals_the_fastest_wins_and_the_rejected_never() -> None:
     runs = [ended(1, 10), ended(2, 9.9), ended(7, 9.8)]
     assert winner_of(runs, LIMITS, None) is runs[0]

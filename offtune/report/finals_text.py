@@ -73,6 +73,8 @@ def _baseline_wins(outcome: Outcome, label: str) -> str:
     rival = f"the fastest other, trial {near.against}, is {turned} times as fast"
     if near.against in outcome.tied:
         return f"No measurable difference to '{label}': {rival} ({outcome.rounds} rounds in turn)."
+    if not near.is_clear:
+        return f"No clear winner, '{label}' was ahead: {rival} ({outcome.rounds} rounds in turn)."
     return f"Nothing found is faster than '{label}': {rival} ({outcome.rounds} rounds in turn)."
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from offtune.finals_notes import kept
-from offtune.records import Run, StudyRecord
+from offtune.records import Limits, Run, StudyRecord
 from offtune.repeats import Outcome
 from offtune.report.miss import study_limits
 from offtune.store import Store
-from offtune.store_standings import best_of, kinds
+from offtune.store_standings import best_of, briefs, kinds
 from offtune.winner import winner_of
 
 
@@ -59,14 +59,21 @@ def overviews(store: Store) -> list[Overview]:
 def _overview(store: Store, record: StudyRecord) -> Overview:
     found = kinds(store, record.name)
     limits = study_limits(record)
-    fastest, outcome = best_of(store, record.name, limits), kept(store, record.name, Outcome)
-    contenders = outcome.plan.contenders if outcome and fastest else ()
-    known = [*([fastest] if fastest else []), *(store.run(record.name, number) for number in contenders)]
+    outcome = kept(store, record.name, Outcome)
     return Overview(
         study=record,
-        best=winner_of(known, limits, outcome),
+        best=winner_of(_in_question(store, record.name, limits, outcome), limits, outcome),
         measured=found.measured,
         reused=found.reused,
         running=found.running,
         counts=found.counts,
     )
+
+
+def _in_question(store: Store, study: str, limits: Limits, outcome: Outcome | None) -> list[Run]:
+    """The runs that can be the winner; all of them where no contender of the finals held."""
+    if outcome is not None and outcome.winner is None:
+        return briefs(store, study)
+    fastest = best_of(store, study, limits)
+    contenders = outcome.plan.contenders if outcome and fastest else ()
+    return [*([fastest] if fastest else []), *(store.run(study, number) for number in contenders)]

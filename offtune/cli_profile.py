@@ -131,13 +131,13 @@ def _refuse_failed(found: Profiled) -> None:
 
 def _write(found: Profiled, page: TextIO | None, events: TextIO | None) -> None:
     from offtune.report.html import render
-    from offtune.report.profile_html import predicted_course, profile_report
+    from offtune.report.profile_html import expected_course, profile_report
     from offtune.trace_events import trace_document
 
     if page is not None:
         page.write(render(profile_report(found)))
     if events is not None:
-        course = predicted_course(found)
+        course = expected_course(found)
         about = f"offtune profile of {found.base.path}: {found.config.workload.model_name}"
         json.dump(trace_document(found.timelines, found.looks, course, about), events, allow_nan=False)
 

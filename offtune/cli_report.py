@@ -36,7 +36,7 @@ def report(
     """
     from offtune.draft import draft
     from offtune.report.html import render
-    from offtune.report.study_report import read_report
+    from offtune.report.study_report import read_report, with_prediction
     from offtune.report.study_sections import study_web_report
 
     if trace is None and (phases is not None or link_peak is not None):
@@ -45,7 +45,7 @@ def report(
         if trace is not None:
             file.write(_trace_html(trace, phases, link_peak))
         else:
-            file.write(render(study_web_report(read_report(storage, study))))
+            file.write(render(study_web_report(with_prediction(storage, read_report(storage, study)))))
     typer.echo(f"Wrote {output}. Open it in a browser.", err=True)
 
 

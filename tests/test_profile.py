@@ -14,7 +14,7 @@ from offtune.profile import Expected
 from offtune.report.html import render
 from offtune.report.page import Table
 from offtune.report.profile_document import profile_document
-from offtune.report.profile_html import predicted_course, profile_report
+from offtune.report.profile_html import expected_course, profile_report
 from offtune.report.profile_page import copy_blocks, profile_page, traffic_blocks
 from offtune.report.profile_tables import checklist, parts_table
 from offtune.report.terminal import draw, make_console
@@ -117,7 +117,7 @@ def test_a_document_without_a_run_has_nulls():
 
 def test_the_predicted_step_is_labelled_and_ends_when_the_prediction_does():
     found = make_profiled()
-    course = predicted_course(found)
+    course = expected_course(found)
     assert course is not None and "not measured" in course.source
     assert found.expected.prediction is not None
     assert course.steps()[0].length_s == pytest.approx(found.expected.prediction.time.step_s)

@@ -12,6 +12,7 @@ from offtune.records import Run
 from offtune.report.bar_plots import memory_bars, phase_bars
 from offtune.report.page import Facts, Heading, Line
 from offtune.report.phase_table import phase_table
+from offtune.report.predicted_step import PredictedStep
 from offtune.report.sections import Columns, Plot, Section, WebBlock
 from offtune.report.step_plots import SERIES_NAMES, timeline_plot
 from offtune.report.study_report import Side, StudyReport
@@ -23,13 +24,17 @@ NO_CURVE = (
     "There is no curve over time: these trials kept no samples. Trials of this version record them unless "
     "they failed; measure again for a curve."
 )
+PREDICTED = "winner, predicted"
+_SOURCE = (
+    f"'{PREDICTED}' was not measured: offtune's models say it of the winner, with the rates of {{rates}}."
+)
 _BASELINES_SHOWN = 6
 
 
 def inside_section(found: StudyReport) -> Section:
     """Time, memory and traffic within one optimizer step."""
     summary = found.summary
-    blocks: list[WebBlock] = [*_curves(found), *_bars(summary), *_memory(found.sides)]
+    blocks: list[WebBlock] = [*_curves(found), *_bars(summary, found.predicted), *_memory(found.sides)]
     return Section(anchor="inside", title="Inside a step", blocks=tuple(blocks))
 
 
@@ -39,16 +44,26 @@ def _curves(found: StudyReport) -> list[WebBlock]:
         tables = [block for side in found.sides for block in _phases(side)]
         return [*tables, Line(text=NO_CURVE, tone="dim")] if found.sides else []
     # Both on the same axis, so that the shorter step looks shorter.
-    span_s = max(_middle_step(timeline).length_s for _, timeline in recorded)
+    course = found.predicted.course if found.predicted and found.predicted.course.series else None
+    lengths_s = [_middle_step(timeline).length_s for _, timeline in recorded]
+    span_s = max([*lengths_s, course.steps()[0].length_s] if course else lengths_s)
     limit_bytes = found.summary.limits.device_bytes
     plots = tuple((_curve(side, timeline, limit_bytes, span_s),) for side, timeline in recorded)
     shown = {side.run.number for side, _ in recorded}
     blank = [side.run.number for side in found.sides if side.run.number not in shown]
     return [
         Columns(columns=plots),
+        *_predicted_curve(course, span_s),
         *(Line(text=f"Nothing was sampled of trial {number}.", tone="dim") for number in blank),
         *(Line(text=text, tone="dim") for text in reason_sentences(recorded[0][1].reasons)),
     ]
+
+
+def _predicted_curve(course: Timeline | None, span_s: float) -> list[Plot]:
+    """What the models expect of the winner's paths over the step, on the axis of the measured curves."""
+    if course is None:
+        return []
+    return [timeline_plot("predicted", "Winner: predicted, not measured", course, 0, span_s=span_s)]
 
 
 def _phases(side: Side) -> list[WebBlock]:
@@ -85,9 +100,15 @@ def _curve(side: Side, timeline: Timeline, limit_bytes: int, span_s: float) -> P
     )
 
 
-def _bars(summary: Summary) -> list[WebBlock]:
-    plot = phase_bars([(name, run.result.phases) for name, run in bar_runs(summary) if run.result])
-    return [plot] if plot else []
+def _bars(summary: Summary, predicted: PredictedStep | None) -> list[WebBlock]:
+    """Measured phases by run, with the winner's predicted ones under its own."""
+    rows = [(name, run.result.phases) for name, run in bar_runs(summary) if run.result]
+    if rows and predicted is not None:
+        rows.insert(1, (PREDICTED, predicted.phases))
+    plot = phase_bars(rows)
+    if plot is None:
+        return []
+    return [plot, *([Line(text=_SOURCE.format(rates=predicted.rates), tone="dim")] if predicted else [])]
 
 
 def bar_runs(summary: Summary) -> list[tuple[str, Run]]:

@@ -14,6 +14,7 @@ from offtune.profile import Profiled
 from offtune.report.bounds_page import step_sentences
 from offtune.report.inside import NO_CURVE
 from offtune.report.page import Line
+from offtune.report.predicted_step import predicted_course
 from offtune.report.profile_page import (
     bound_blocks,
     copy_blocks,
@@ -24,13 +25,8 @@ from offtune.report.profile_page import (
 )
 from offtune.report.sections import Plot, Report, Section, Tile, WebBlock
 from offtune.report.step_plots import timeline_plot
-from offtune.step_timeline import Stretch, predicted_timeline
-from offtune.timeline import STEP, Mark, Series, Timeline
+from offtune.timeline import Timeline
 from offtune.units import format_bytes, format_rate, format_seconds
-
-_PREDICTED = "predicted by offtune's time model, not measured"
-_NVME_RATES = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s")
-_LINK_RATES = ("d2h_bytes_per_s", "h2d_bytes_per_s")
 
 
 def profile_report(found: Profiled) -> Report:
@@ -83,7 +79,7 @@ def _curves(found: Profiled) -> list[WebBlock]:
         return [Line(text=NO_CURVE, tone="dim")]
     steps = sorted(timeline.steps(), key=lambda mark: mark.length_s)
     middle = steps[len(steps) // 2]
-    predicted = predicted_course(found)
+    predicted = expected_course(found)
     span_s = max(middle.length_s, *(mark.length_s for mark in predicted.steps()) if predicted else (0.0,))
     limit = found.config.limit_bytes if found.has_budget else None
     title = f"Measured: step {middle.step} of rank {timeline.rank}, of median length"
@@ -102,30 +98,9 @@ def _predicted_plot(predicted: Timeline, span_s: float) -> list[Plot | Line]:
     return [timeline_plot("predicted", "Predicted, not measured", predicted, 0, span_s=span_s)]
 
 
-def predicted_course(found: Profiled) -> Timeline | None:
+def expected_course(found: Profiled) -> Timeline | None:
     """The predicted step in the form of a recording, labelled as predicted; None without a prediction."""
     work, prediction = found.expected.work, found.expected.prediction
     if work is None or prediction is None:
         return None
-    stretches = predicted_timeline(work, prediction.time)
-    marks = [Mark(name=one.phase, step=0, start_s=one.start_s, end_s=one.end_s) for one in stretches]
-    step = Mark(name=STEP, step=0, start_s=0.0, end_s=stretches[-1].end_s)
-    # On the CPU accelerator nothing crosses a link.
-    keys = _NVME_RATES if found.config.device == "cpu" else (*_LINK_RATES, *_NVME_RATES)
-    series = (_rate(key, stretches) for key in keys)
-    return Timeline(
-        device=found.config.device,
-        source=_PREDICTED,
-        marks=(step, *marks),
-        series=tuple(one for one in series if any(one.values)),
-    )
-
-
-def _rate(key: str, stretches: tuple[Stretch, ...]) -> Series:
-    """A rate that holds through each stretch: a sample at its end stands for all of it."""
-    return Series(
-        key=key,
-        times_s=(0.0, *(one.end_s for one in stretches)),
-        values=(0.0, *(float(getattr(one, key)) for one in stretches)),
-        counted=True,
-    )
+    return predicted_course(work, prediction.time, found.config.device)

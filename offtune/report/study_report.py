@@ -14,6 +14,7 @@ from offtune.finals_notes import kept
 from offtune.records import Limits, Run, StudyRecord
 from offtune.repeats import Outcome
 from offtune.report.difference import KeyChange, key_changes
+from offtune.report.predicted_step import PredictedStep, predicted_step
 from offtune.report.summary import Summary, summarise
 from offtune.store import Store
 from offtune.store_standings import briefs
@@ -37,12 +38,16 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport:
-    """A study to be reported on. `sides` are the winner and, where there is another, the baseline."""
+    """A study to be reported on. `sides` are the winner and, where there is another, the baseline.
+
+    `predicted` is a step of the winner by the models, None where they say nothing of it.
+    """
 
     summary: Summary
     sides: tuple[Side, ...]
     effects: tuple[KnobEffect, ...]
     changes: tuple[KeyChange, ...]
+    predicted: PredictedStep | None = None
 
     @property
     def baseline(self) -> Run | None:
@@ -58,6 +63,15 @@ def read_report(storage: str, name: str | None) -> StudyReport:
         sides = tuple(_side(store, summary, title, run) for title, run in _looked_into(summary))
         effects = _kept_effects(store, summary)
     return study_report(summary, sides, effects)
+
+
+def with_prediction(storage: str, found: StudyReport) -> StudyReport:
+    """The same with the step predicted for its winner, for a page that draws them."""
+    if not found.sides:
+        return found
+    with Store.open(storage, write=False) as store:
+        predicted = predicted_step(store, found.summary.study, found.sides[0].run)
+    return replace(found, predicted=predicted)
 
 
 def keep_effects(store: Store, summary: Summary) -> None:

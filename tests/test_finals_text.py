@@ -66,9 +66,11 @@ def test_a_tie_with_the_baseline_is_no_measurable_difference() -> None:
     )
     unclear = seen(winner=0, ratios=(ratio(1, 1.1, 0.2),))
     assert finals_verdict(unclear) == (
-        "No clear winner, 'your file' was ahead: the fastest other, trial 1, is 0.91 ± 0.17 times as fast "
+        "No clear winner, 'your file' is kept: the fastest other, trial 1, is 0.91 ± 0.17 times as fast "
         "(3 rounds in turn)."
     )
+    noisy = seen(winner=0, ratios=(ratio(1, 1.0, 0.3),), tied=(1,))
+    assert "No clear winner, 'your file' is kept" in str(finals_verdict(noisy))
     worse = seen(winner=0, ratios=(ratio(1, 1.1, 0.02),))
     assert "Nothing found is faster than 'your file'" in str(finals_verdict(worse))
 

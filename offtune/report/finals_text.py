@@ -16,6 +16,8 @@ from offtune.units import format_rate
 _SAME_SHARE = 0.1
 # Below this half-width a third decimal says something.
 _FINE = 0.01
+# A tie that is known worse than this may hide a gain.
+_KNOWN = 0.05
 
 
 def ratio_text(value: float, low: float, high: float) -> str:
@@ -71,10 +73,10 @@ def _baseline_wins(outcome: Outcome, label: str) -> str:
     near = min(outcome.ratios, key=lambda ratio: ratio.value)
     turned = ratio_text(1 / near.value, 1 / near.high, 1 / near.low)
     rival = f"the fastest other, trial {near.against}, is {turned} times as fast"
-    if near.against in outcome.tied:
+    if near.against in outcome.tied and near.high - near.low <= 2 * _KNOWN:
         return f"No measurable difference to '{label}': {rival} ({outcome.rounds} rounds in turn)."
     if not near.is_clear:
-        return f"No clear winner, '{label}' was ahead: {rival} ({outcome.rounds} rounds in turn)."
+        return f"No clear winner, '{label}' is kept: {rival} ({outcome.rounds} rounds in turn)."
     return f"Nothing found is faster than '{label}': {rival} ({outcome.rounds} rounds in turn)."
 
 

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator
 
 import published
-from published_memory import predict_config, prediction_of
+from published_memory import prediction_of
 
-from offtune.memory_model import MemoryPrediction
+from offtune.memory_model import MemoryPrediction, predict_memory
 from offtune.model_shape import shape_of
 from offtune.trial import Facts, Workload
 
@@ -102,7 +102,7 @@ def _qwen(row: dict[str, str]) -> MemoryPrediction:
         deepspeed_version=row["deepspeed"],
     )
     zero = {"stage": 3} | ({} if row["ratio"] == "none" else {"offload_optimizer": {"device": "cpu"}})
-    return predict_config({"train_micro_batch_size_per_gpu": micro, "zero_optimization": zero}, facts, shape)
+    return predict_memory({"train_micro_batch_size_per_gpu": micro, "zero_optimization": zero}, facts, shape)
 
 
 def _runs() -> Iterator[tuple[str, str]]:

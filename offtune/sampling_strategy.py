@@ -98,8 +98,14 @@ def seen(space: Space, trial: FrozenTrial) -> Seen:
         shares=shares,
         failed=trial.constraints.get(FAILURE, 0.0) > 0,
         noise_share=trial.user_attrs.get(NOISE_ATTRIBUTE),
-        chosen="fixed_params" not in trial.system_attrs,
+        chosen=_is_chosen(trial),
     )
+
+
+def _is_chosen(trial: FrozenTrial) -> bool:
+    """Whether the strategy chose it: it was not queued, or only queued again after it had been lost."""
+    lost = trial.user_attrs.get("origin") == "retry" and not trial.user_attrs.get("label")
+    return lost or "fixed_params" not in trial.system_attrs
 
 
 def _raw(trial: FrozenTrial) -> dict[str, Any]:

@@ -52,7 +52,7 @@ runs = table("runs", *map(column, _RUN_COLUMNS))
 outcomes = table(
     "outcomes",
     *map(column, ("study", "number", "measured", "status", "samples_per_s", "used_device_bytes")),
-    *map(column, ("used_host_bytes", "unsafe", "brief")),
+    *map(column, ("used_host_bytes", "brief", "unsafe")),
 )
 measurements = table("measurements", *map(column, ("study", "number", "key", "value", "unit")))
 series = table("series", *map(column, ("study", "number", "key", "points", "unit")))

@@ -85,13 +85,15 @@ class Seen:
 class Beliefs:
     """After `seen`, for points whose guesses are given; `pending` are being measured by others.
 
-    A pending point is taken to turn out as believed, so that the next one goes elsewhere.
+    A pending point is taken to turn out as believed, so that the next one goes elsewhere. `daring`: points
+    that may well not fit are tried as well, once something fits.
     """
 
     features: Features
     guess: Guesser
     seen: Sequence[Seen]
     pending: Sequence[Point] = ()
+    daring: bool = True
 
     def worth(self, points: Sequence[Point]) -> tuple[Vector, Vector | None]:
         """What decides between points, and the expected gain of each (a share; None while nothing fits).
@@ -100,20 +102,11 @@ class Beliefs:
         """
         speed, spread = self._speed(points, self.features.rows(points))
         fits = self.chance_of_fitting(points)
-        likely = fits >= self._least_chance
+        likely = fits >= (_DARING if self.daring and self._best is not None else _LIKELY)
         if self._best is None:
             return np.where(likely, speed + spread, fits - _LAST), None
         gain = np.where(likely, fits * _expected_excess(speed - self._best, spread), 0.0)
         return np.where(likely, gain, fits - _LAST), gain
-
-    @cached_property
-    def _least_chance(self) -> float:
-        """How likely a point has to fit to be tried: less while few of the strategy's choices did not."""
-        if not any(one.feasible for one in self.seen):
-            return _LIKELY
-        chosen = [one for one in self.seen if one.chosen]
-        wasted = sum(not one.feasible for one in chosen)
-        return _DARING if wasted + 1 <= _WASTED_SHARE * max(_FIRST_CHOICES, len(chosen) + 1) else _LIKELY
 
     def chance_of_fitting(self, points: Sequence[Point]) -> Vector:
         """The probability that a point stays within every limit and does not fail."""
@@ -221,6 +214,13 @@ class Beliefs:
         near = np.exp(-0.5 * squared / _FAILURE_REACH**2)
         result: Vector = near @ failed / (near.sum(axis=1) + _FAILURE_PRIOR)
         return result
+
+
+def daring(seen: Sequence[Seen]) -> bool:
+    """Whether a choice that may not fit can be afforded: while few of the strategy's own have not."""
+    chosen = [one for one in seen if one.chosen]
+    wasted = sum(not one.feasible for one in chosen)
+    return wasted + 1 <= _WASTED_SHARE * max(_FIRST_CHOICES, len(chosen) + 1)
 
 
 def _normal(values: Vector) -> Vector:

@@ -49,7 +49,7 @@ def features_of(space: Space) -> Features:
     minor: list[Callable[[Point], float]] = []
     for knob in space.knobs:
         if knob.name == "placement":
-            where += _placement_columns()
+            where += _placement_columns(knob)
         elif knob.name in _WEIGHTS:
             main.append(_column(knob, _WEIGHTS[knob.name]))
         else:
@@ -57,12 +57,16 @@ def features_of(space: Space) -> Features:
     return Features(columns=(*where, *main, *minor), where=len(where), main=len(where) + len(main))
 
 
-def _placement_columns() -> list[Callable[[Point], float]]:
+def _placement_columns(knob: Knob) -> list[Callable[[Point], float]]:
+    # Taken apart once: a strategy asks for thousands of rows.
+    placements = {text: parse_placement(text) for text in knob.values}
+
     def is_on(part: str, device: str) -> Callable[[Point], float]:
-        return lambda point: _OTHER_DEVICE * (getattr(parse_placement(point["placement"]), part) == device)
+        places = {text: _OTHER_DEVICE * (getattr(one, part) == device) for text, one in placements.items()}
+        return lambda point: places[point["placement"]]
 
     devices = [is_on(part, device) for part in ("optimizer", "param") for device in ("none", "cpu", "nvme")]
-    return [lambda point: _STAGE_STEP * parse_placement(point["placement"]).stage, *devices]
+    return [lambda point: _STAGE_STEP * placements[point["placement"]].stage, *devices]
 
 
 def _column(knob: Knob, weight: float) -> Callable[[Point], float]:

@@ -19,6 +19,10 @@ from offtune.score import DEVICE_MEMORY, HOST_MEMORY
 from offtune.trial import DsConfig, Facts, Point
 
 
+# Points kept, some kilobyte each; beyond, they are worked out anew.
+_MOST_KEPT = 20_000
+
+
 @dataclass(slots=True, kw_only=True)
 class Guesses:
     """A guess for any point of one study; `base` is under every point.
@@ -40,6 +44,8 @@ class Guesses:
             self._used, self._kept = predictor, {}
         name = repr(point)
         if name not in self._kept:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
             self._kept[name] = self._guess(point)
         return self._kept[name]
 

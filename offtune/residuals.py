@@ -8,6 +8,8 @@ noise are those under which the values seen are the most probable, held near the
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,35 +66,30 @@ def fit(
 
     `noise_spread` is the least noise of one measurement, as far as it is known.
     """
-    best: tuple[float, Residuals] | None = None
-    for reach in _REACHES:
-        likeness = _likeness(features, rows, rows, reach)
-        for noise in _NOISES:
-            found = _fitted(features, rows, values, likeness, reach, noise, prior_spread, noise_spread)
-            if best is None or found[0] > best[0]:
-                best = found
-    assert best is not None
-    return best[1]
-
-
-def _fitted(
-    features: Features, rows: Matrix, values: Vector, likeness: Matrix, reach: float, noise: float,
-    prior_spread: float, noise_spread: float,
-) -> tuple[float, Residuals]:  # fmt: skip
-    """Log probability (up to a constant) and process for one reach and noise."""
-    count = len(values)
-    unit = _root(likeness + noise * np.eye(count))
-    white = np.linalg.solve(unit, values)
     prior = _PRIOR_VALUES * prior_spread**2
-    variance = float((prior + white @ white) / (_PRIOR_VALUES + count))
+    tried = [one for reach in _REACHES for one in _tried(features, rows, values, reach, prior)]
+    _, reach, noise, variance = max(tried, key=lambda one: one[0])
     noise_variance = max(noise * variance, noise_spread**2)
-    root = _root(variance * likeness + noise_variance * np.eye(count))
-    fitted = Residuals(
+    likeness = _likeness(features, rows, rows, reach)
+    root = _root(variance * likeness + noise_variance * np.eye(len(values)))
+    return Residuals(
         features=features, rows=rows, reach=reach, variance=variance, noise_variance=noise_variance,
         values=values, weights=_solved(root, values), root=root,
     )  # fmt: skip
-    log_determinant = float(np.sum(np.log(np.diag(unit))))
-    return -0.5 * (_PRIOR_VALUES + count) * float(np.log(variance)) - log_determinant, fitted
+
+
+def _tried(
+    features: Features, rows: Matrix, values: Vector, reach: float, prior: float
+) -> Iterator[tuple[float, float, float, float]]:
+    """Log probability (up to a constant), reach, noise and amplitude's variance, for every noise."""
+    count = _PRIOR_VALUES + len(values)
+    # Decomposed once, every noise costs a division.
+    spectrum, basis = np.linalg.eigh(_likeness(features, rows, rows, reach))
+    squares = (basis.T @ values) ** 2
+    for noise in _NOISES:
+        total = np.maximum(spectrum, 0.0) + noise
+        variance = float((prior + np.sum(squares / total)) / count)
+        yield -0.5 * (count * math.log(variance) + float(np.sum(np.log(total)))), reach, noise, variance
 
 
 def _root(matrix: Matrix) -> Matrix:

@@ -15,7 +15,8 @@ from random import Random
 
 import numpy as np
 
-from offtune.beliefs import Beliefs, Guesser, Seen
+from offtune.basis import basis
+from offtune.beliefs import Beliefs, Guesser, Seen, daring
 from offtune.boundary import edge
 from offtune.features import Features, features_of
 from offtune.pool import around, is_small, starting_points, unique
@@ -52,7 +53,7 @@ class Strategy:
 
     def propose(self, seen: Sequence[Seen], pending: Sequence[Point], seed: int) -> Proposal | None:
         """The next point; None when nothing is left that is neither seen nor being measured."""
-        beliefs = Beliefs(features=self.features, guess=self.guess, seen=seen, pending=pending)
+        beliefs = self._beliefs(seen, pending)
         known = [*(one.point for one in seen), *pending]
         taken = {found.key for point in known if (found := self.guess(point)) is not None}
         at_edge = edge(self.space, seen, self.guess)
@@ -61,17 +62,27 @@ class Strategy:
             return Proposal(point=steps[0], expected_gain=None)
         return self._best_of_pool(beliefs, taken, Random(seed))
 
+    def _beliefs(self, seen: Sequence[Seen], pending: Sequence[Point]) -> Beliefs:
+        speeds = [one.samples_per_s if one.feasible else None for one in seen]
+        return Beliefs(
+            features=self.features, guess=self.guess, seen=[seen[place] for place in basis(speeds)],
+            pending=pending, daring=daring(seen),
+        )  # fmt: skip
+
     def _best_of_pool(self, beliefs: Beliefs, taken: set[str], draw: Random) -> Proposal | None:
         """The best of the pool, after some rounds of looking around what is best."""
         pool = self._new(starting_points(self.space, draw), taken)
         if not pool:
             return None
+        worth, gain = beliefs.worth(pool)
         for _ in range(0 if is_small(self.space) else _ROUNDS):
-            worth, _gain = beliefs.worth(pool)
             best = [pool[place] for place in np.argsort(-worth, kind="stable")[:_BEAM]]
             near = (other for point in best for other in around(self.space, point, draw))
+            # What has been judged comes first, and keeps its worth.
             pool = self._new(unique((*pool, *near)), taken)
-        worth, gain = beliefs.worth(pool)
+            more, more_gain = beliefs.worth(pool[len(worth) :])
+            worth = np.concatenate([worth, more])
+            gain = None if gain is None or more_gain is None else np.concatenate([gain, more_gain])
         expected = None if gain is None else float(np.max(gain))
         return Proposal(point=pool[int(np.argmax(worth))], expected_gain=expected)
 

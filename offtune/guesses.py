@@ -18,7 +18,6 @@ from offtune.predict import Bounds, Prediction, Predictor
 from offtune.score import DEVICE_MEMORY, HOST_MEMORY
 from offtune.trial import DsConfig, Facts, Point
 
-
 # Points kept, some kilobyte each; beyond, they are worked out anew.
 _MOST_KEPT = 20_000
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -24,18 +25,35 @@ def asked(*arguments: str) -> dict[str, object]:
     return document
 
 
-def test_it_holds_one_finished_search_with_baselines_and_a_winner(storage: str) -> None:
-    shown = asked("show", "--storage", storage)
+def test_it_holds_a_search_that_ended_by_itself_with_baselines_finals_and_a_winner(storage: str) -> None:
+    shown = asked("show", "default-search", "--storage", storage)
     assert shown["device"] == "cpu"
-    assert shown["measured"] == shown["target_trials"]
+    assert 5 < shown["measured"] < shown["target_trials"]  # type: ignore[operator]
     assert len(shown["baselines"]) == 5  # type: ignore[arg-type]
     assert shown["best"]["used_device_bytes"] <= shown["limit_bytes"]  # type: ignore[index]
 
 
+def test_it_holds_a_landscape_measured_point_by_point_with_a_budget_that_binds(storage: str) -> None:
+    shown = asked("show", "landscape", "--storage", storage)
+    assert shown["measured"] == shown["target_trials"] == 336
+    trials: Any = shown["trials"]
+    assert {trial["status"] for trial in trials} == {"ok", "over_budget"}
+    assert any("nvme" in trial["point"]["placement"] for trial in trials if trial["status"] == "ok")
+    fastest = max(trials, key=lambda trial: trial["samples_per_s"])
+    assert fastest["used_device_bytes"] > shown["limit_bytes"]
+
+
 def test_it_can_be_listed_and_exported(storage: str) -> None:
-    assert len(asked("list", "--storage", storage)["studies"]) == 1  # type: ignore[arg-type]
-    exported = asked("export", "--storage", storage)
-    assert exported["ds_config"]["zero_optimization"]["stage"] in (1, 2, 3)  # type: ignore[index]
+    assert len(asked("list", "--storage", storage)["studies"]) == 2  # type: ignore[arg-type]
+    for study in ("default-search", "landscape"):
+        exported = asked("export", study, "--storage", storage)
+        assert exported["ds_config"]["zero_optimization"]["stage"] in (1, 2, 3)  # type: ignore[index]
+
+
+def test_nothing_in_it_tells_of_the_machine_it_was_recorded_on_but_its_kind(storage: str) -> None:
+    content = Path(storage).read_bytes()
+    assert b"/tmp/" not in content
+    assert b"site-packages" not in content
 
 
 def test_reading_it_leaves_it_as_it_is(storage: str) -> None:

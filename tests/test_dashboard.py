@@ -59,12 +59,12 @@ def test_it_is_served_from_a_copy_and_the_database_stays_as_it_was(tmp_path: Pat
         assert len(study["trials"]) > 20
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(120)
     assert Path(location).read_bytes() == before
     assert server.returncode == 0
 
 
-def _json(url: str, timeout_s: float = 30) -> dict[str, object]:
+def _json(url: str, timeout_s: float = 120) -> dict[str, object]:
     """The document at a local address, once the server has come up."""
     give_up = time.monotonic() + timeout_s
     while True:

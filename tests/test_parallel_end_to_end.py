@@ -80,7 +80,7 @@ def test_two_resumes_share_a_study_and_one_of_them_is_killed(postgres: str, star
     family = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    _, alive = psutil.wait_procs(family, timeout=15)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == [], "a killed worker's trial must not outlive it"
     third = start("third", *resume)
     for name, worker in (("second", second), ("third", third)):

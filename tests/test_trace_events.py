@@ -6,14 +6,14 @@ import pytest
 from profile_fakes import STEP_S, make_profiled, with_parts
 from timeline_fakes import make_timeline
 
-from offtune.report.profile_html import predicted_course
+from offtune.report.profile_html import expected_course
 from offtune.trace_events import trace_document
 
 
 @pytest.fixture(scope="module")
 def document():
     found = make_profiled()
-    return json.loads(json.dumps(trace_document(found.timelines, found.looks, predicted_course(found), "x"),
+    return json.loads(json.dumps(trace_document(found.timelines, found.looks, expected_course(found), "x"),
                                  allow_nan=False))  # fmt: skip
 
 

@@ -19,7 +19,19 @@ import typer
 from typer.core import TyperCommand
 
 from offtune import __version__, cli_calibrate, cli_export, cli_plan, cli_profile, cli_report
-from offtune.cli_options import COMMAND, DEFAULT_STORAGE, AsJson, Storage, StudyName
+from offtune.cli_options import (
+    COMMAND,
+    DEFAULT_STORAGE,
+    AsJson,
+    Checkpointing,
+    Device,
+    Gpus,
+    Model,
+    SeqLen,
+    Storage,
+    StudyName,
+    WarmupSteps,
+)
 from offtune.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -136,12 +148,8 @@ def search(
         str | None,
         typer.Option(help="Device memory a rank may use: 40GB (40e9) or 40GiB. Default: the card's."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A preset, a Hugging Face config.json (file or folder), or a hub id.")
-    ] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(help="Tokens per sample; every batch has this length. [128; CUDA 1024]")
-    ] = None,
+    model: Model = None,
+    seq_len: SeqLen = None,
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per optimizer step over all ranks; kept constant.")
     ] = None,
@@ -149,17 +157,8 @@ def search(
     optimizer: Annotated[
         str | None, typer.Option(help="adamw, adam, lion or adagrad. [the base's, else adamw]")
     ] = None,
-    activation_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--activation-checkpointing/--no-activation-checkpointing",
-            help="Recompute activations in backward.",
-        ),
-    ] = False,
-    gpus: Annotated[
-        int | None,
-        typer.Option(help="Ranks: GPUs of this node (default all visible); processes without CUDA (1)."),
-    ] = None,
+    activation_checkpointing: Checkpointing = False,
+    gpus: Gpus = None,
     hostfile: Annotated[
         str | None, typer.Option(help="Ranks on several nodes: DeepSpeed's hostfile, 'host slots=8' a line.")
     ] = None,
@@ -170,7 +169,7 @@ def search(
     shared_dir: Annotated[
         str | None, typer.Option(help="A folder all nodes share, for trials. Default: the current one.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one.")] = None,
+    device: Device = None,
     host_budget: Annotated[
         str | None, typer.Option(help="Host memory of all ranks together. Default: 90 % of what is free.")
     ] = None,
@@ -196,7 +195,7 @@ def search(
     ] = False,
     time: Annotated[str | None, typer.Option(help="Start no trial after this long: 30m, 2h.")] = None,
     trial_timeout: Annotated[str | None, typer.Option(help="Kill a trial after this long. [10m]")] = None,
-    warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,
+    warmup_steps: WarmupSteps = 2,
     steps: Annotated[
         int | None, typer.Option(help="Measure exactly so many optimizer steps. [as --accuracy needs]")
     ] = None,

@@ -18,3 +18,22 @@ Storage = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of a page.")]
 StudyName = Annotated[str | None, typer.Argument(help="The study's name; the newest when left out.")]
+# Of a training: what is trained, and where.
+Model = Annotated[
+    str | None, typer.Option(help="A preset, a Hugging Face config.json (file or folder), or a hub id.")
+]
+SeqLen = Annotated[
+    int | None, typer.Option(help="Tokens per sample; every batch has this length. [128; CUDA 1024]")
+]
+Checkpointing = Annotated[
+    bool,
+    typer.Option(
+        "--activation-checkpointing/--no-activation-checkpointing", help="Recompute activations in backward."
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(help="Ranks: GPUs of this node (default all visible); processes without CUDA (1)."),
+]
+Device = Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one.")]
+WarmupSteps = Annotated[int, typer.Option(help="Optimizer steps before measuring.")]

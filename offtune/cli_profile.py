@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from offtune.cli_options import COMMAND, DEFAULT_STORAGE, AsJson, Storage
+from offtune.cli_options import (
+    COMMAND,
+    DEFAULT_STORAGE,
+    AsJson,
+    Checkpointing,
+    Device,
+    Gpus,
+    Model,
+    SeqLen,
+    Storage,
+    WarmupSteps,
+)
 from offtune.errors import EXIT_NOTHING_FITS, OfftuneError, UsageError
 
 if TYPE_CHECKING:
@@ -30,12 +41,8 @@ def profile(
         str | None,
         typer.Option(help="Device memory a rank may use: 40GB or 40GiB. Default: the card's; CPU: none."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A preset, a Hugging Face config.json (file or folder), or a hub id.")
-    ] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(help="Tokens per sample; every batch has this length. [128; CUDA 1024]")
-    ] = None,
+    model: Model = None,
+    seq_len: SeqLen = None,
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per optimizer step over all ranks. [the file's]")
     ] = None,
@@ -43,22 +50,13 @@ def profile(
     optimizer: Annotated[
         str | None, typer.Option(help="adamw, adam, lion or adagrad. [the file's, else adamw]")
     ] = None,
-    activation_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--activation-checkpointing/--no-activation-checkpointing",
-            help="Recompute activations in backward.",
-        ),
-    ] = False,
-    gpus: Annotated[
-        int | None,
-        typer.Option(help="Ranks: GPUs of this node (default all visible); processes without CUDA (1)."),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one.")] = None,
+    activation_checkpointing: Checkpointing = False,
+    gpus: Gpus = None,
+    device: Device = None,
     nvme_path: Annotated[
         str | None, typer.Option(help="A folder on NVMe in place of the file's own.")
     ] = None,
-    warmup_steps: Annotated[int, typer.Option(help="Optimizer steps before measuring.")] = 2,
+    warmup_steps: WarmupSteps = 2,
     steps: Annotated[int, typer.Option(help="Optimizer steps measured.")] = _STEPS,
     close_steps: Annotated[
         int, typer.Option(help="Steps under torch's profiler after them, 0 for none; they are not timed.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -218,19 +218,3 @@ def rates_of_counter(key: str, times_s: Sequence[float], counts: Sequence[float]
             kept_times.append(now_s)
             kept_rates.append(max(0.0, (now - before) / (now_s - before_s)))
     return Series(key=key, times_s=tuple(kept_times), values=tuple(kept_rates), counted=True)
-
-
-def step_marks(marks: Iterable[Mark]) -> tuple[Mark, ...]:
-    """A "step" mark around the phases of each step, for recordings that have only phases."""
-    by_step: dict[int, list[Mark]] = {}
-    for mark in marks:
-        by_step.setdefault(mark.step, []).append(mark)
-    return tuple(
-        Mark(
-            name=STEP,
-            step=step,
-            start_s=min(mark.start_s for mark in inside),
-            end_s=max(mark.end_s for mark in inside),
-        )
-        for step, inside in sorted(by_step.items())
-    )

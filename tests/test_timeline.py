@@ -15,7 +15,6 @@ from offtune.timeline import (
     Series,
     Timeline,
     rates_of_counter,
-    step_marks,
     thinned,
 )
 from offtune.trial import dump, load
@@ -115,12 +114,3 @@ def test_a_counter_becomes_a_rate() -> None:
     rate = rates_of_counter("nvme_read_bytes_per_s", [0.0, 0.5, 0.5, 2.5], [100, 150, 150, 1150])
     assert rate.times_s == (0.5, 2.5)
     assert rate.values == (100.0, 500.0)
-
-
-def test_steps_can_be_drawn_around_phases() -> None:
-    phases = [mark for mark in make_timeline(steps=2).marks if mark.name != "step"]
-    found = step_marks(phases)
-    assert [(mark.step, mark.start_s, mark.end_s) for mark in found] == [
-        (0, 0.0, pytest.approx(3.9)),
-        (1, pytest.approx(4.0), pytest.approx(7.9)),
-    ]

@@ -1,11 +1,14 @@
 """Trials that each way of searching needs: offtune, random, grid, Optuna's samplers, DeepSpeed's tuners.
 
-    python benchmarks/rivals.py [--seeds N] [--quick] [--studies FILE] [--only TEXT] [-o docs/rivals.md]
+    python benchmarks/rivals.py [--seeds N] [--quick] [--studies FILE] [--only TEXT] [--games FILE]
+                                [-o docs/rivals.md]
 
 Landscapes: real figures recorded on the CPU accelerator, two simulated machines, one published table
 (`landscapes/`). Counted are trials and wall time until the first trial that fits and is within 5 % (2 %) of
-the best known, baselines included; where a seed never gets there it counts as more than all. Exit 1 when a
-goal is missed.
+the best known, baselines included; where a seed never gets there it counts as more than all. With --games the
+games already in that file are not played again: an interrupted run goes on, and rivals that have not changed
+(take the lines of those that have out of the file) need not wait for those that have. Exit 1 when a goal is
+missed.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import importlib.util
 import logging
 import multiprocessing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 
 from landscapes import published, recorded, simulated
 from landscapes.landscape import Landscape
+from rival_games import GameFile, Task
 from rival_players import PLAYERS, Game, Player, Record
 from rival_report import Row, missed, sheet
 
@@ -36,15 +39,6 @@ _TRIALS = 100
 # These take a third of a second a trial and more, and are asked only how they do in a default search.
 _SLOW = {"GP": 40, "offtune": 40, "offtune, no predictions": 40}
 _DEEPSPEED = {"DeepSpeed grid": "grid", "DeepSpeed random": "random", "DeepSpeed model-based": "model"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One game: landscape and rival by name, seed."""
-
-    landscape: str
-    rival: str
-    seed: int
 
 
 _LANDSCAPES: dict[str, Landscape] = {}
@@ -66,14 +60,12 @@ def main() -> int:
         for rival in _rivals(options.only)
         for seed in range(options.seeds)
     ]
-    # Forked, so that landscapes and their best are worked out once.
-    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
-        games = list(zip(tasks, pool.map(_play, tasks, chunksize=1), strict=True))
+    games = _games(tasks, options.jobs, GameFile(Path(options.games)) if options.games else None)
     rows = [
         Row.of(
             _LANDSCAPES[name],
             rival,
-            [game for task, game in games if (task.landscape, task.rival) == (name, rival)],
+            [games[task] for task in tasks if (task.landscape, task.rival) == (name, rival)],
         )
         for name, landscape in _LANDSCAPES.items()
         for rival in _rivals(options.only)
@@ -88,6 +80,18 @@ def main() -> int:
     return 1 if failures else 0
 
 
+def _games(tasks: list[Task], jobs: int, file: GameFile | None) -> dict[Task, Record]:
+    """What came of each game, those in `file` without playing."""
+    games = file.read() if file else {}
+    # Forked, so that landscapes and their best are worked out once.
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        for task, record in pool.imap_unordered(_play, [task for task in tasks if task not in games]):
+            games[task] = record
+            if file:
+                file.add(task, record)
+    return games
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=20)
@@ -95,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--studies", default=str(ROOT / "studies.db"), help="Where the recorded one is.")
     parser.add_argument("--only", default="", help="Only rivals whose name has this in it.")
+    parser.add_argument("--games", help="A file of games, one a line: kept as they end, not played again.")
     parser.add_argument("-o", "--output", help="Also write the sheet there.")
     options = parser.parse_args()
     options.seeds = 3 if options.quick else options.seeds
@@ -120,12 +125,12 @@ def _deepspeed(kind: str, game: Game, seed: int) -> None:
     play(kind, game, seed)
 
 
-def _play(task: Task) -> Record:
+def _play(task: Task) -> tuple[Task, Record]:
     game = Game(
         landscape=_LANDSCAPES[task.landscape], trials=_SLOW.get(task.rival, _TRIALS), draw=Random(task.seed)
     )
     _rivals("")[task.rival](game, task.seed)
-    return game.record()
+    return task, game.record()
 
 
 if __name__ == "__main__":

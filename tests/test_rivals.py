@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 from landscapes import published, simulated
+from rival_games import GameFile, Task
 from rival_players import PLAYERS, Game, Played, Record
 from rival_report import Row, missed, sheet
 
@@ -69,3 +70,15 @@ def test_the_row_counts_trials_to_the_goal_and_a_missed_goal_is_named():
     assert missed([good, replace(tpe, to_5=(9, 9)), replace(tpe, rival="random", to_5=(9, 9))]) == []
     assert "random needs only" in missed([good, replace(tpe, rival="random", to_5=(2, 2))])[0]
     assert "| offtune | 3 / 3 | 4 / 4 | 30 s |" in sheet([good], [TABLE], 1)
+
+
+def test_games_are_kept_and_one_that_was_cut_off_is_played_again(tmp_path):
+    file = GameFile(tmp_path / "games.jsonl")
+    assert file.read() == {}
+    tasks = [Task(landscape="table", rival="random", seed=seed) for seed in range(2)]
+    for task in tasks:
+        file.add(task, played(1.0, 0.0))
+    assert file.read() == dict.fromkeys(tasks, played(1.0, 0.0))
+    text = (tmp_path / "games.jsonl").read_text()
+    (tmp_path / "games.jsonl").write_text(text[:-20])
+    assert list(file.read()) == tasks[:1]

@@ -174,13 +174,14 @@ def _ask_and_tell(game: Game, sampler: Callable[[int], BaseSampler], first: Iter
     for point in first:
         raw = {knob.name: knob.raw(point[knob.name]) for knob in space.knobs if knob.name in point}
         study.enqueue_trial(raw)
-    queue = len(study.trials)
+    queue = count = len(study.trials)
     gains: list[float | None] = []
     repeats = 0
     while not game.over and repeats < _MOST_REPEATS:
         before = len(game.played)
-        study.sampler = sampler(len(study.trials))
+        study.sampler = sampler(count)
         trial = study.ask()
+        count = max(count, trial.number + 1)
         queued = trial.number < queue
         point = space.suggest(partial(suggested, trial))
         _tell(study, trial, game.measure(point, baseline=queued))

@@ -22,6 +22,8 @@ MIN_TRIALS = 10
 CLEAR_CORRELATION = 0.4
 # PED-ANOVA of a thousand takes a third of a second, of ten thousand ten; both rank the knobs the same.
 MOST_TRIALS = 500
+# Share of the importance of all from which a number without a direction is given its best value.
+MATTERS = 0.2
 _MIN_FOR_DIRECTION = 5  # trials that have the knob
 
 
@@ -49,9 +51,10 @@ def knob_effects(runs: Iterable[Run]) -> tuple[KnobEffect, ...]:
 
     importances = importances_of(usable, varied)
     effects = [
-        KnobEffect(name=name, importance=importances.get(name, 0.0), direction=text, trials=count)
+        KnobEffect(name=name, importance=share, direction=text, trials=count)
         for name in varied
-        for text, count in [_direction(name, usable, varied[name])]
+        for share in [importances.get(name, 0.0)]
+        for text, count in [_direction(name, usable, varied[name], share)]
     ]
     return tuple(sorted(effects, key=lambda effect: (-effect.importance, effect.name)))
 
@@ -81,25 +84,30 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _direction(name: str, runs: Sequence[Run], known: Sequence[Any]) -> tuple[str, int]:
-    """What faster trials had, and how many trials say so."""
+def _direction(name: str, runs: Sequence[Run], known: Sequence[Any], importance: float) -> tuple[str, int]:
+    """What faster trials had, and how many trials say so. A number's best may lie between its ends."""
     pairs = [
         (run.point[name], run.result.samples_per_s or 0.0) for run in runs if run.result and name in run.point
     ]
     if len(pairs) < _MIN_FOR_DIRECTION:
         return "too few trials to say", len(pairs)
     if all(is_number(value) for value in known):
-        return _number_direction([value for value, _ in pairs], [speed for _, speed in pairs]), len(pairs)
+        direction = _number_direction([value for value, _ in pairs], [speed for _, speed in pairs])
+        if direction is not None:
+            return direction, len(pairs)
+        if importance < MATTERS:
+            return "no clear direction", len(pairs)
     by_value = {value: [speed for other, speed in pairs if other == value] for value in known}
     middle = {value: median(speeds) for value, speeds in by_value.items() if speeds}
     best, worst = max(middle, key=lambda one: middle[one]), min(middle, key=lambda one: middle[one])
     return f"fastest with {format_value(best)}, slowest with {format_value(worst)}", len(pairs)
 
 
-def _number_direction(values: Sequence[float], speeds: Sequence[float]) -> str:
+def _number_direction(values: Sequence[float], speeds: Sequence[float]) -> str | None:
+    """Which way a number pushes; None where the fastest may lie in the middle."""
     correlation = rank_correlation(values, speeds)
     if correlation is None or abs(correlation) < CLEAR_CORRELATION:
-        return "no clear direction"
+        return None
     return "faster when larger" if correlation > 0 else "faster when smaller"
 
 

@@ -41,6 +41,15 @@ def test_the_knob_that_matters_comes_first_with_its_direction() -> None:
     assert by_name["pin_memory"].trials < 60
 
 
+def test_a_number_that_matters_and_is_best_in_the_middle_says_where() -> None:
+    speeds = {1: 5.0, 2: 9.0, 4: 6.0, 8: 4.0}
+    effects = knob_effects(
+        make_run(k, samples_per_s=speeds[micro] + 0.01 * k, used_gb=1, point={"micro_batch": micro})
+        for k, micro in enumerate([1, 2, 4, 8] * 5)
+    )
+    assert effects[0].direction == "fastest with 2, slowest with 8"
+
+
 def test_a_knob_with_one_value_is_left_out() -> None:
     assert "overlap_comm" not in {effect.name for effect in knob_effects(made_up(40))}
 

@@ -129,13 +129,16 @@ def _refuse_failed(found: Profiled) -> None:
 
 def _write(found: Profiled, page: TextIO | None, events: TextIO | None) -> None:
     from offtune.report.html import render
+    from offtune.report.predicted_memory import with_memory
     from offtune.report.profile_html import expected_course, profile_report
     from offtune.trace_events import trace_document
 
     if page is not None:
         page.write(render(profile_report(found)))
     if events is not None:
-        course = expected_course(found)
+        course, prediction = expected_course(found), found.expected.prediction
+        if course is not None and prediction is not None:
+            course = with_memory(course, prediction.memory)
         about = f"offtune profile of {found.base.path}: {found.config.workload.model_name}"
         json.dump(trace_document(found.timelines, found.looks, course, about), events, allow_nan=False)
 

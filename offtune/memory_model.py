@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from offtune import memory_process, memory_work, memory_zero3, memory_zero12
 from offtune.activations import HUGGING_FACE, Stack
 from offtune.memory_case import MOMENTS, PHASE_OF, UPDATE, Block, Case, Moment, case_of
+from offtune.memory_course import Level, lasting, levels
 from offtune.model_shape import ModelShape
 from offtune.trial import DsConfig, Facts
 
@@ -28,14 +29,16 @@ class MemoryPrediction:
     """Predicted bytes: `device` of one rank at its peak, `host` of all ranks at theirs, `nvme` of all ranks.
 
     `used_device_bytes` is what a budget is compared with, `allocated_bytes` the part that torch's allocator
-    counts. `peak_by_phase` are allocator peaks of a rank (start, forward, backward, update). Of ten
-    predictions nine are off by no more than `error_share`.
+    counts. `peak_by_phase` are allocator peaks of a rank (start, forward, backward, update), `levels` that
+    over the course of a step; on the CPU accelerator both are used memory. Of ten predictions nine are off by
+    no more than `error_share`.
     """
 
     device: dict[str, int]
     host: dict[str, int]
     nvme: dict[str, int]
     peak_by_phase: dict[str, int]
+    levels: tuple[Level, ...]
     used_device_bytes: int
     allocated_bytes: int
     resting_bytes: int
@@ -65,6 +68,7 @@ def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
     gaps = {moment: memory_process.fragmentation(case, device, moment) for moment in MOMENTS}
     peak = max(MOMENTS, key=lambda moment: totals[moment] + gaps[moment])
     resting = totals["update"] - sum(b.size for b in device if b.moments == UPDATE)
+    before = memory_process.total(lasting(device), "forward")
     outside = memory_process.outside_allocator(case)
     components = _components([*device, *outside], peak) | {"fragmentation": gaps[peak]}
     host = _host_components(case, blocks)
@@ -73,6 +77,7 @@ def _on_cuda(case: Case, blocks: list[Block]) -> MemoryPrediction:
         host=host,
         nvme=_components([b for b in blocks if b.place == "nvme"], "update", case.ranks_per_node),
         peak_by_phase=_by_phase(totals),
+        levels=levels(case, totals, before),
         used_device_bytes=sum(components.values()),
         allocated_bytes=max(totals.values()),
         resting_bytes=resting,
@@ -87,6 +92,7 @@ def _on_cpu(case: Case, blocks: list[Block]) -> MemoryPrediction:
     heap, mapped = memory_process.heap_on_cpu(case, blocks), memory_process.mapped_on_cpu(blocks)
     totals = {moment: sum(heap.values()) + sum(mapped[moment].values()) for moment in MOMENTS}
     peak = max(MOMENTS, key=lambda moment: totals[moment])
+    mapped_before = memory_process.mapped_on_cpu(lasting(blocks))["forward"]
     components = {
         name: size
         for name in {**mapped[peak], **heap}
@@ -97,6 +103,7 @@ def _on_cpu(case: Case, blocks: list[Block]) -> MemoryPrediction:
         host={},
         nvme=_components([b for b in blocks if b.place == "nvme"], "update", case.ranks_per_node),
         peak_by_phase=_by_phase(totals),
+        levels=levels(case, totals, sum(heap.values()) + sum(mapped_before.values())),
         used_device_bytes=totals[peak],
         allocated_bytes=totals[peak],
         resting_bytes=totals["update"],

@@ -141,6 +141,10 @@ def test_every_prediction_adds_up(case):
     assert all(size >= 0 for part in (memory.device, memory.host, memory.nvme) for size in part.values())
     assert max(memory.peak_by_phase.values()) == memory.allocated_bytes <= memory.used_device_bytes
     assert set(memory.peak_by_phase) == {"start", "forward", "backward", "update"}
+    for phase in ("forward", "backward", "update"):
+        course = [level for level in memory.levels if level.phase == phase]
+        assert max(level.size for level in course) == memory.peak_by_phase[phase]
+        assert [level.share for level in course] == sorted(level.share for level in course)
     assert bool(memory.nvme) == ("nvme" in point["placement"])
     assert memory.used_host_bytes > 0
 

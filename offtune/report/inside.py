@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from offtune.memory_model import MemoryPrediction
 from offtune.records import Run
 from offtune.report.bar_plots import memory_bars, phase_bars
 from offtune.report.page import Facts, Heading, Line
@@ -18,6 +19,7 @@ from offtune.report.step_plots import SERIES_NAMES, timeline_plot
 from offtune.report.study_report import Side, StudyReport
 from offtune.report.summary import Summary
 from offtune.timeline import Mark, Timeline
+from offtune.trial import DeviceKind
 from offtune.units import format_bytes
 
 NO_CURVE = (
@@ -27,6 +29,11 @@ NO_CURVE = (
 PREDICTED = "winner, predicted"
 _SOURCE = (
     f"'{PREDICTED}' was not measured: offtune's models say it of the winner, with the rates of {{rates}}."
+)
+_ON_CPU = "Predicted memory is what a rank holds above its level before the model."
+_ON_CUDA = (
+    "Predicted memory of the device stays at its highest, for plain DeepSpeed keeps freed memory in torch's "
+    "pool; predicted allocated memory is what is held in it."
 )
 _BASELINES_SHOWN = 6
 
@@ -44,26 +51,33 @@ def _curves(found: StudyReport) -> list[WebBlock]:
         tables = [block for side in found.sides for block in _phases(side)]
         return [*tables, Line(text=NO_CURVE, tone="dim")] if found.sides else []
     # Both on the same axis, so that the shorter step looks shorter.
-    course = found.predicted.course if found.predicted and found.predicted.course.series else None
+    predicted = found.predicted
     lengths_s = [_middle_step(timeline).length_s for _, timeline in recorded]
-    span_s = max([*lengths_s, course.steps()[0].length_s] if course else lengths_s)
-    limit_bytes = found.summary.limits.device_bytes
-    plots = tuple((_curve(side, timeline, limit_bytes, span_s),) for side, timeline in recorded)
+    span_s = max([*lengths_s, predicted.course.steps()[0].length_s] if predicted else lengths_s)
+    plots = tuple((_curve(side, timeline, found, span_s),) for side, timeline in recorded)
     shown = {side.run.number for side, _ in recorded}
     blank = [side.run.number for side in found.sides if side.run.number not in shown]
     return [
         Columns(columns=plots),
-        *_predicted_curve(course, span_s),
+        *_predicted_curve(predicted, span_s),
         *(Line(text=f"Nothing was sampled of trial {number}.", tone="dim") for number in blank),
         *(Line(text=text, tone="dim") for text in reason_sentences(recorded[0][1].reasons)),
     ]
 
 
-def _predicted_curve(course: Timeline | None, span_s: float) -> list[Plot]:
-    """What the models expect of the winner's paths over the step, on the axis of the measured curves."""
-    if course is None:
+def _predicted_curve(predicted: PredictedStep | None, span_s: float) -> list[WebBlock]:
+    """What the models expect of the winner's step, on the axis of the measured curves."""
+    if predicted is None:
         return []
-    return [timeline_plot("predicted", "Winner: predicted, not measured", course, 0, span_s=span_s)]
+    title = "Winner: predicted, not measured"
+    plot = timeline_plot("predicted", title, predicted.course, 0, span_s=span_s, memory=predicted.memory)
+    return [plot, Line(text=memory_note(predicted.memory, predicted.course.device), tone="dim")]
+
+
+def memory_note(memory: MemoryPrediction, device: DeviceKind) -> str:
+    """What predicted memory counts, and how far off it may be."""
+    counted = _ON_CPU if device == "cpu" else _ON_CUDA
+    return f"{counted} Nine of ten predicted peaks are within {100 * memory.error_share:.0f} %."
 
 
 def _phases(side: Side) -> list[WebBlock]:
@@ -89,14 +103,17 @@ def _middle_step(timeline: Timeline) -> Mark:
     return steps[len(steps) // 2]
 
 
-def _curve(side: Side, timeline: Timeline, limit_bytes: int, span_s: float) -> Plot:
+def _curve(side: Side, timeline: Timeline, found: StudyReport, span_s: float) -> Plot:
+    """One side's step; the winner's with the memory that was predicted for it."""
+    predicted = found.predicted if side is found.sides[0] else None
     return timeline_plot(
         f"curve-{side.run.number}",
         f"{side.title}: trial {side.run.number}",
         timeline,
         _middle_step(timeline).step,
-        limit_bytes=limit_bytes,
+        limit_bytes=found.summary.limits.device_bytes,
         span_s=span_s,
+        memory=predicted.memory if predicted else None,
     )
 
 

@@ -8,16 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from offtune.memory_model import MemoryPrediction
 from offtune.phase_analysis import PhaseFigures, StepAnalysis
 from offtune.report.page import Column, Table
+from offtune.report.predicted_memory import predicted_peaks
 from offtune.units import format_bytes, format_seconds
 
 
-def phase_table(analysis: StepAnalysis) -> Table:
-    """Every phase in figures, one column a phase; rows of what was not recorded are left out."""
+def phase_table(analysis: StepAnalysis, memory: MemoryPrediction | None = None) -> Table:
+    """Every phase in figures, one column a phase; rows of what was not recorded are left out.
+
+    With a prediction its peaks stand at the end, labelled.
+    """
     columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
     rows = [(name, *(read(phase) for phase in analysis.phases)) for name, read in _PHASE_ROWS]
+    rows += _predicted_rows(analysis, memory) if memory is not None else []
     return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
+
+
+def _predicted_rows(analysis: StepAnalysis, memory: MemoryPrediction) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{_PREDICTED_NAMES[key]}, predicted peak",
+            *(format_bytes(peaks.get(phase.name)) for phase in analysis.phases),
+        )
+        for key, peaks in predicted_peaks(memory, analysis.device).items()
+    ]
 
 
 def parts_table(analysis: StepAnalysis) -> Table:
@@ -61,6 +77,7 @@ def _moved(key: str) -> Callable[[PhaseFigures], str]:
     return lambda phase: format_bytes(phase.moved_bytes(key))
 
 
+_PREDICTED_NAMES = {"device_used_bytes": "memory", "allocated_bytes": "allocated"}
 _PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
     ("time", lambda phase: format_seconds(phase.seconds)),
     ("of the step", lambda phase: _percent(phase.share)),

@@ -1,4 +1,4 @@
-"""One step as the models predict it, to be drawn beside the measured one: its phases and its course.
+"""One step as the models predict it, to be drawn beside the measured one: phases, course and memory.
 
 Covered: the winner of a study with a built-in model whose layers are known, on its machine's own rates
 where that was calibrated, on its kind's else. Not covered: commands, and what a search corrected its
@@ -15,6 +15,7 @@ from offtune.calibrated_profile import profile
 from offtune.errors import UsageError
 from offtune.hardware_profile import HardwareProfile
 from offtune.machine_profile import packaged_for
+from offtune.memory_model import MemoryPrediction
 from offtune.model_shape import shape_of
 from offtune.predict import Bounds, Predictor
 from offtune.records import Run, StudyRecord
@@ -25,17 +26,18 @@ from offtune.time_model import TimePrediction
 from offtune.timeline import STEP, Mark, Series, Timeline
 from offtune.trial import DeviceKind, Facts, PhaseTimes, Workload, load
 
-_PREDICTED = "predicted by offtune's time model, not measured"
+_PREDICTED = "nobody; predicted by offtune's models, not measured"
 _NVME_RATES = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s")
 _LINK_RATES = ("d2h_bytes_per_s", "h2d_bytes_per_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedStep:
-    """A step's phases and course as predicted; `rates` says which machine's."""
+    """A step's phases, course and memory as predicted; `rates` says which machine's."""
 
     phases: PhaseTimes
     course: Timeline
+    memory: MemoryPrediction
     rates: str
 
 
@@ -50,14 +52,15 @@ def predicted_step(store: Store, study: StudyRecord, run: Run) -> PredictedStep 
         return None
     try:
         predictor = _predictor(workload, study, run, rates)
-        work, time = predictor.work(run.ds_config), predictor.predict(run.ds_config).time
+        work, found = predictor.work(run.ds_config), predictor.predict(run.ds_config)
     except UsageError:  # a family without known layers, a precision without a rate
         return None
+    time = found.time
     phases = PhaseTimes(
         forward_s=time.forward_s, backward_s=time.backward_s, update_s=time.update_s, other_s=0.0
     )
     course = predicted_course(work, time, predictor.facts.device)
-    return PredictedStep(phases=phases, course=course, rates=rates.about)
+    return PredictedStep(phases=phases, course=course, memory=found.memory, rates=rates.about)
 
 
 def _predictor(workload: Workload, study: StudyRecord, run: Run, rates: HardwareProfile) -> Predictor:

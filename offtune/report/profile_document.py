@@ -12,6 +12,7 @@ from offtune.close_look import CloseLook
 from offtune.phase_analysis import PhaseFigures
 from offtune.profile import Profiled
 from offtune.report.base_page import change_entries
+from offtune.report.predicted_memory import predicted_peaks
 from offtune.traffic_check import CounterCheck, TrafficCheck, counter_checks, traffic_checks
 from offtune.trial import as_dict
 
@@ -96,5 +97,6 @@ def _predicted(found: Profiled) -> dict[str, Any]:
         "update_s": time.update_s,
         "step_error_share": time.error_share,
         "used_device_bytes": prediction.used_device_bytes,
+        "peak_bytes_by_phase": predicted_peaks(prediction.memory, found.config.device),
         "device_error_share": prediction.memory.error_share,
     }

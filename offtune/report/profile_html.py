@@ -12,7 +12,7 @@ from offtune.bounds import bound
 from offtune.phase_analysis import StepAnalysis
 from offtune.profile import Profiled
 from offtune.report.bounds_page import step_sentences
-from offtune.report.inside import NO_CURVE
+from offtune.report.inside import NO_CURVE, memory_note
 from offtune.report.page import Line
 from offtune.report.predicted_step import predicted_course
 from offtune.report.profile_page import (
@@ -23,7 +23,7 @@ from offtune.report.profile_page import (
     predicted_blocks,
     traffic_blocks,
 )
-from offtune.report.sections import Plot, Report, Section, Tile, WebBlock
+from offtune.report.sections import Report, Section, Tile, WebBlock
 from offtune.report.step_plots import timeline_plot
 from offtune.timeline import Timeline
 from offtune.units import format_bytes, format_rate, format_seconds
@@ -80,22 +80,23 @@ def _curves(found: Profiled) -> list[WebBlock]:
     steps = sorted(timeline.steps(), key=lambda mark: mark.length_s)
     middle = steps[len(steps) // 2]
     predicted = expected_course(found)
+    memory = found.expected.prediction.memory if found.expected.prediction else None
     span_s = max(middle.length_s, *(mark.length_s for mark in predicted.steps()) if predicted else (0.0,))
     limit = found.config.limit_bytes if found.has_budget else None
     title = f"Measured: step {middle.step} of rank {timeline.rank}, of median length"
     blocks: list[WebBlock] = [
-        timeline_plot("measured", title, timeline, middle.step, limit_bytes=limit, span_s=span_s)
+        timeline_plot(
+            "measured", title, timeline, middle.step, limit_bytes=limit, span_s=span_s, memory=memory
+        )
     ]
-    if predicted is None:
+    if predicted is None or memory is None:
         return [*blocks, Line(text=f"No prediction beside it: {found.expected.reason}.", tone="dim")]
-    return [*blocks, *_predicted_plot(predicted, span_s)]
-
-
-def _predicted_plot(predicted: Timeline, span_s: float) -> list[Plot | Line]:
-    if not predicted.series:
-        text = "Predicted: nothing crosses the link or goes to NVMe, so there is no curve to draw beside it."
-        return [Line(text=text, tone="dim")]
-    return [timeline_plot("predicted", "Predicted, not measured", predicted, 0, span_s=span_s)]
+    title = "Predicted, not measured"
+    return [
+        *blocks,
+        timeline_plot("predicted", title, predicted, 0, span_s=span_s, memory=memory),
+        Line(text=memory_note(memory, predicted.device), tone="dim"),
+    ]
 
 
 def expected_course(found: Profiled) -> Timeline | None:

@@ -23,6 +23,7 @@ from offtune.report.profile_tables import (
     counter_table,
     ops_table,
     parts_table,
+    predicted_memory_table,
     predicted_table,
     traffic_table,
 )
@@ -185,10 +186,12 @@ def _profiler_note(found: Profiled) -> str:
 
 def predicted_blocks(found: Profiled, analysis: StepAnalysis) -> list[Block]:
     """The prediction, labelled as one."""
-    table = predicted_table(found, analysis)
-    if table is None:
-        return [Line(text=f"No prediction: {found.expected.reason}.", tone="dim")]
     prediction = found.expected.prediction
-    assert prediction is not None
-    error = f"Nine of ten predictions are within {100 * prediction.time.error_share:.0f} %"
-    return [table, Line(text=f"{error}; rates: {found.hardware.about}.", tone="dim")]
+    time, memory = predicted_table(found, analysis), predicted_memory_table(found, analysis)
+    if prediction is None or time is None or memory is None:
+        return [Line(text=f"No prediction: {found.expected.reason}.", tone="dim")]
+    error = (
+        f"Nine of ten predictions are within {100 * prediction.time.error_share:.0f} % for time, "
+        f"{100 * prediction.memory.error_share:.0f} % for memory"
+    )
+    return [time, memory, Line(text=f"{error}; rates: {found.hardware.about}.", tone="dim")]

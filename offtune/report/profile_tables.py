@@ -13,6 +13,7 @@ from offtune.close_look import CloseLook
 from offtune.phase_analysis import PhaseFigures, StepAnalysis
 from offtune.profile import Profiled
 from offtune.report.page import Column, Table
+from offtune.report.predicted_memory import predicted_peaks
 from offtune.timeline import OTHER
 from offtune.traffic_check import CounterCheck, TrafficCheck
 from offtune.units import format_bytes, format_seconds
@@ -27,6 +28,7 @@ _LEVELS = (
     ("host memory of a rank, peak GiB", "host_resident_bytes"),
     ("pinned host memory, peak GiB", "pinned_bytes"),
 )
+_PREDICTED_LEVELS = {"device_used_bytes": "memory", "allocated_bytes": "allocated"}
 _ON_CPU = {"memory by driver, peak GiB": "memory above its start, peak GiB"}
 
 Read = Callable[[PhaseFigures], float | None]
@@ -257,6 +259,23 @@ def predicted_table(found: Profiled, analysis: StepAnalysis) -> Table | None:
             ("predicted / measured", *(_ratio(predicted[name], measured.get(name)) for name in predicted)),
         ),
     )
+
+
+def predicted_memory_table(found: Profiled, analysis: StepAnalysis) -> Table | None:
+    """Predicted beside measured peaks of memory by phase; None without a prediction."""
+    if found.expected.prediction is None:
+        return None
+    columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
+    rows: list[tuple[str, ...]] = []
+    for key, peaks in predicted_peaks(found.expected.prediction.memory, analysis.device).items():
+        name = _PREDICTED_LEVELS[key]
+        measured = [(phase.peak(key), peaks.get(phase.name)) for phase in analysis.phases]
+        rows += [
+            (f"{name} peak, measured", *(format_bytes(here) for here, _ in measured)),
+            (f"{name} peak, predicted", *(format_bytes(there) for _, there in measured)),
+            ("predicted / measured", *("-" if b is None else _ratio(b, a) for a, b in measured)),
+        ]
+    return Table(columns=columns, rows=tuple(rows))
 
 
 def _ratio(predicted: float, measured: float | None) -> str:

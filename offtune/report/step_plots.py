@@ -1,6 +1,7 @@
 """A plot of one optimizer step: memory, link, storage and utilisation over time, the phases shaded.
 
-Covered: recorded timelines of any source. Not covered: analysis (`phase_analysis`, `bounds`).
+Covered: timelines of any source, recorded or predicted, and memory as predicted for the same step. Not
+covered: analysis (`phase_analysis`, `bounds`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from offtune.memory_model import MemoryPrediction
 from offtune.phase_analysis import StepAnalysis, analyse
 from offtune.report.page import Table
 from offtune.report.phase_table import phase_table, rate_per_s
@@ -25,45 +27,41 @@ from offtune.report.plot_style import (
     key,
     layout,
 )
+from offtune.report.predicted_memory import predicted_peaks, predicted_series
 from offtune.report.sections import Plot
-from offtune.timeline import LEVELS, Mark, Timeline
+from offtune.timeline import LEVELS, Mark, Series, Timeline
 from offtune.units import format_bytes, format_seconds
 
-# (key, name, colour, factor, dash) of each line, by panel from the top; an "area" is told from a line without
-# colour, too.
-_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, float, str], ...]], ...] = (
-    (
-        "memory, GB",
-        (
-            ("device_used_bytes", "device memory", BLUE, 1 / GB, "solid"),
-            ("reserved_bytes", "reserved", PURPLE, 1 / GB, "dash"),
-            ("allocated_bytes", "allocated", GRAY, 1 / GB, "dot"),
-        ),
-    ),
-    (
-        "link, GB/s",
-        (
-            ("d2h_bytes_per_s", "D2H", ORANGE, 1 / GB, "area"),
-            ("h2d_bytes_per_s", "H2D", GREEN, 1 / GB, "solid"),
-        ),
-    ),
-    (
-        "NVMe, GB/s",
-        (
-            ("nvme_write_bytes_per_s", "NVMe write", ORANGE, 1 / GB, "area"),
-            ("nvme_read_bytes_per_s", "NVMe read", GREEN, 1 / GB, "solid"),
-        ),
-    ),
-    (
-        "busy, %",
-        (
-            ("gpu_busy_share", "GPU", BLUE, 100.0, "solid"),
-            ("cpu_busy_share", "CPU", GRAY, 100.0, "dot"),
-        ),
-    ),
-)
+Style = tuple[str, str, float, str]
+_MEMORY = "memory, GB"
+# (name, colour, factor, dash) of each series' line, by panel from the top; an "area" is told from a line
+# without colour, too.
+_PANELS: dict[str, dict[str, Style]] = {
+    _MEMORY: {
+        "device_used_bytes": ("device memory", BLUE, 1 / GB, "solid"),
+        "reserved_bytes": ("reserved", PURPLE, 1 / GB, "dash"),
+        "allocated_bytes": ("allocated", GRAY, 1 / GB, "dot"),
+    },
+    "link, GB/s": {
+        "d2h_bytes_per_s": ("D2H", ORANGE, 1 / GB, "area"),
+        "h2d_bytes_per_s": ("H2D", GREEN, 1 / GB, "solid"),
+    },
+    "NVMe, GB/s": {
+        "nvme_write_bytes_per_s": ("NVMe write", ORANGE, 1 / GB, "area"),
+        "nvme_read_bytes_per_s": ("NVMe read", GREEN, 1 / GB, "solid"),
+    },
+    "busy, %": {
+        "gpu_busy_share": ("GPU", BLUE, 100.0, "solid"),
+        "cpu_busy_share": ("CPU", GRAY, 100.0, "dot"),
+    },
+}
+# The same for predicted memory, in the panel of memory.
+_PREDICTED: dict[str, Style] = {
+    "device_used_bytes": ("device memory, predicted", ORANGE, 1 / GB, "dash"),
+    "allocated_bytes": ("allocated, predicted", ORANGE, 1 / GB, "dot"),
+}
 SERIES_NAMES: dict[str, str] = {
-    **{series_key: text for _, lines in _PANELS for series_key, text, *_ in lines},
+    **{series_key: style[0] for styles in _PANELS.values() for series_key, style in styles.items()},
     "gpu_busy_share": "GPU utilisation",
     "cpu_busy_share": "CPU utilisation",
     "host_resident_bytes": "host memory",
@@ -86,22 +84,23 @@ def timeline_plot(
     *,
     limit_bytes: int | None = None,
     span_s: float | None = None,
+    memory: MemoryPrediction | None = None,
 ) -> Plot:
-    """One step of a recording, on an axis of `span_s`. Raises KeyError where that step was not marked."""
+    """One step on an axis of `span_s`, with the predicted `memory`. Raises KeyError for an unmarked step."""
     one = timeline.of_step(step)
-    panels = [(label, lines) for label, lines in _PANELS if any(_worth(one, key) for key, *_ in lines)]
+    panels = _panels(one, memory)
     analysis = analyse(timeline, [step])
     data, axes = [], {}
     for number, (label, lines) in enumerate(panels, start=1):
         top = 1 - (number - 1) / len(panels)
         bottom = 1 - number / len(panels) + (_PANEL_GAP if number < len(panels) else 0)
         axes[_axis_name("yaxis", number)] = axis(label, domain=[bottom, top], rangemode="tozero")
-        data += [_line(one, number, *line) for line in lines if _worth(one, line[0])]
+        data += [_line(series, number, style) for series, style in lines]
     end_s = span_s or one.steps()[0].end_s
     return Plot(
         name=name,
         title=title,
-        alt=_timeline_alt(title, analysis),
+        alt=_timeline_alt(title, analysis, memory),
         data=data,
         layout=layout(
             **axes,
@@ -113,32 +112,39 @@ def timeline_plot(
         ),
         height_px=_FRAME_PX + _PANEL_PX * len(panels),
         legend=tuple(
-            key(LINE_SIGNS[dash], color, text)
-            for _, lines in panels
-            for series_key, text, color, _, dash in lines
-            if _worth(one, series_key)
+            key(LINE_SIGNS[dash], color, text) for _, lines in panels for _, (text, color, _, dash) in lines
         ),
-        table=phase_table(analysis) if analysis else Table(columns=(), rows=()),
+        table=phase_table(analysis, memory) if analysis else Table(columns=(), rows=()),
         caption=f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
     )
 
 
-def _worth(timeline: Timeline, key: str) -> bool:
-    """Whether a series was recorded and is not flat zero."""
+def _panels(one: Timeline, memory: MemoryPrediction | None) -> list[tuple[str, list[tuple[Series, Style]]]]:
+    """What is drawn of a step, by panel; panels without anything are left out."""
+    expected = () if memory is None else predicted_series(memory, one.device, one.marks)
+    found = []
+    for label, styles in _PANELS.items():
+        lines = [(series, style) for key, style in styles.items() if (series := _worth(one, key))]
+        if label == _MEMORY:
+            lines += [(series, _PREDICTED[series.key]) for series in expected]
+        if lines:
+            found.append((label, lines))
+    return found
+
+
+def _worth(timeline: Timeline, key: str) -> Series | None:
+    """A series that was recorded and is not flat zero."""
     series = timeline.find(key)
-    return series is not None and any(series.values)
+    return series if series is not None and any(series.values) else None
 
 
 def _axis_name(axis_name: str, number: int) -> str:
     return axis_name if number == 1 else f"{axis_name}{number}"
 
 
-def _line(
-    timeline: Timeline, panel: int, key: str, name: str, color: str, factor: float, dash: str
-) -> dict[str, Any]:
-    series = timeline.find(key)
-    assert series is not None
-    level = key in LEVELS
+def _line(series: Series, panel: int, style: Style) -> dict[str, Any]:
+    name, color, factor, dash = style
+    level = series.key in LEVELS
     values = series.values if level else _quiet_start(series.values)
     return {
         "type": "scatter",
@@ -221,13 +227,18 @@ def _name_place(mark: Mark, end_s: float) -> dict[str, Any]:
     return {"x": mark.start_s, "xanchor": "left"}
 
 
-def _timeline_alt(title: str, analysis: StepAnalysis | None) -> str:
+def _timeline_alt(title: str, analysis: StepAnalysis | None, memory: MemoryPrediction | None) -> str:
     if analysis is None:
         return title
+    expected = predicted_peaks(memory, analysis.device)["device_used_bytes"] if memory else {}
     parts: Iterable[str] = (
         f"{phase.name} {format_seconds(phase.seconds)}, memory peak "
-        f"{format_bytes(phase.peak('device_used_bytes'))}, D2H {rate_per_s(phase.mean('d2h_bytes_per_s'))}, "
-        f"H2D {rate_per_s(phase.mean('h2d_bytes_per_s'))}"
+        f"{format_bytes(phase.peak('device_used_bytes'))}{_predicted_text(expected.get(phase.name))}, "
+        f"D2H {rate_per_s(phase.mean('d2h_bytes_per_s'))}, H2D {rate_per_s(phase.mean('h2d_bytes_per_s'))}"
         for phase in analysis.phases
     )
     return f"{title}: curves over one step. " + "; ".join(parts) + "."
+
+
+def _predicted_text(size: int | None) -> str:
+    return "" if size is None else f" (predicted {format_bytes(size)})"

@@ -18,6 +18,7 @@ from offtune.config import RunConfig
 from offtune.convergence import STRATEGY
 from offtune.crew import Alone, Crew
 from offtune.devices import device_names
+from offtune.ending import Ending, keep_ending
 from offtune.errors import Interrupted, NothingTrains
 from offtune.foresight import QUEUED, Foresight
 from offtune.lock import is_same_machine
@@ -72,7 +73,7 @@ class Search:
     foresight: Foresight | None = None
     crashes: Alike = field(default_factory=Alike)
 
-    def run(self) -> str:
+    def run(self) -> Ending:
         """Go on to the study's target; returns why it ended.
 
         Raises Interrupted when the person stops it, NothingTrains when that is all it would find out.
@@ -91,7 +92,7 @@ class Search:
             self.crashes.trained = True
             return
         said = f"Nothing trains: {self.crashes.count} trials crashed alike, whatever their configuration."
-        self.store.note(self.study.name, "ended", said)
+        keep_ending(self.store, self.study.name, Ending(kind="crashes", text=said))
         raise NothingTrains(
             f"{said} {reason}",
             f"The log: offtune show {self.study.name} --trial {self.crashes.last}. When it is mended, search "
@@ -106,19 +107,19 @@ class Search:
                 scratch.remove_trial(run.trial_dir, run.swap_dir, run.token)
             self.watcher.note(_REPAIRED[repair.action].format(number=repair.number) + _again(repair))
 
-    def _over(self) -> str | None:
+    def _over(self) -> Ending | None:
         measured = self.study.measured_count()
         if measured >= self.config.trials:
-            return f"{measured} trials measured, as asked."
+            return Ending(kind="target", text=f"{measured} trials measured, as asked.")
         kept_free = _FINALS_SHARE if self.config.finals else 0.0
         limit = self.config.time_s
         if limit is not None and time.monotonic() - self.started >= (1 - kept_free) * limit:
-            return f"The time is up after {measured} trials."
+            return Ending(kind="time", text=f"The time is up after {measured} trials.")
         if self.fruitless >= _FRUITLESS_LIMIT:
-            return (
-                f"Of {self.fruitless} proposals in a row none was new and could fit: the space is exhausted."
-            )
-        return self.study.converged() if self.config.until_converged else None
+            proposals = f"Of {self.fruitless} proposals in a row none was new and could fit"
+            return Ending(kind="exhausted", text=f"{proposals}: the space is exhausted.")
+        reason = self.study.converged() if self.config.until_converged else None
+        return None if reason is None else Ending(kind="converged", text=reason)
 
     def _next(self) -> None:
         """One proposal, trained if need be; or a pause while only others can go on."""

@@ -22,6 +22,7 @@ from offtune.calibrated_machine import profile_here
 from offtune.config import Options, RunConfig, resolve
 from offtune.crew import Crew
 from offtune.devices import visible_gpus
+from offtune.ending import keep_ending
 from offtune.errors import OfftuneError, StudyMismatch, UsageError
 from offtune.finals import Finals
 from offtune.foresight import foresight_for
@@ -157,6 +158,7 @@ def _run(
                         runner=ready.runner, watcher=progress, crew=crew, judge=judge,
                         foresight=foresight)  # fmt: skip
         search.repair()
+        keep_ending(store, record.name, None)
         if config.base is not None:
             study.enqueue_as_is(AS_IS_LABEL)
         for label, point in ready.space.baselines():
@@ -166,7 +168,7 @@ def _run(
                    notes=notes)  # fmt: skip
     ended = search.run()
     with crew.turn():
-        store.note(record.name, "ended", ended)
+        keep_ending(store, record.name, ended)
     Finals(search=search, space=ready.space, limits=limits, own_label=AS_IS_LABEL).run()
     with crew.turn():
         summary = read_summary(store, record)

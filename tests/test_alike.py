@@ -67,9 +67,9 @@ def test_a_search_that_only_crashes_stops_and_a_resume_goes_on(make_search):  # 
     assert caught.value.exit_code == 1
     count = search.study.measured_count()
     assert 2 <= count <= 5
-    assert "Nothing trains" in search.store.notes("s")["ended"]
+    assert "Nothing trains" in search.store.notes("s")["ended"]["text"]
     again = make_search(imagined, trials=12)
-    assert "12 trials" in again.run()
+    assert "12 trials" in again.run().text
     assert again.study.best() is not None
 
 
@@ -79,4 +79,4 @@ def test_crashes_after_a_resume_of_a_study_that_trained_stop_nothing(make_search
     def broken(spec):
         return TrialResult(status=Status.CRASHED, reason="boom")
 
-    assert "12 trials" in make_search(broken, trials=12).run()
+    assert "12 trials" in make_search(broken, trials=12).run().text

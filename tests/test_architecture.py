@@ -26,7 +26,7 @@ TABLE = """
     strategy: basis beliefs boundary convergence features pool residuals strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     trials: warm_command
-    studies: finals_notes repeats winner
+    studies: ending finals_notes repeats winner
     studies: crew database export* loss_check migrate records rows sampling* schema score store* study
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
     settings: trial_length

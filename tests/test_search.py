@@ -19,7 +19,8 @@ __all__ = ["MACHINE", "imagined", "make_search"]  # tests of single features sta
 
 def test_the_search_ends_at_its_target_with_baselines_first_and_the_fastest_found(make_search):
     search = make_search()
-    assert "10 trials" in search.run()
+    ending = search.run()
+    assert ending.kind == "target" and "10 trials" in ending.text
     runs = search.store.runs("s")
     measured = [run for run in runs if run.reuse_of is None]
     assert len(measured) == 10
@@ -54,14 +55,14 @@ def test_equal_configurations_are_measured_once_and_reused(make_search):
 def test_an_exhausted_space_ends_the_search_and_says_so(make_search, monkeypatch):
     monkeypatch.setattr("offtune.search._FRUITLESS_LIMIT", 20)
     search = make_search(trials=10_000)
-    assert "exhausted" in search.run()
+    assert search.run().kind == "exhausted"
     assert len({run.fingerprint for run in search.store.runs("s")}) == search.study.measured_count()
 
 
 def test_the_time_limit_starts_no_further_trial(make_search):
     search = make_search(time="1s", trials=1000)
     search.started -= 2
-    assert "time is up" in search.run()
+    assert search.run().kind == "time"
     assert search.store.runs("s") == []
 
 

@@ -85,7 +85,15 @@ def _study_head(standing: Standing) -> dict[str, Any]:
         "reused": standing.reused,
         "running": standing.running,
         "counts": standing.counts,
+        "state": standing.state.word if standing.state else None,
+        "ended": _ending_entry(standing),
     }
+
+
+def _ending_entry(standing: Standing) -> dict[str, Any] | None:
+    """Why the search ended; None while it has not."""
+    ending = standing.state.ending if standing.state else None
+    return as_dict(ending) if ending else None
 
 
 def _figures(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from offtune.ending import State, state_of
 from offtune.finals_notes import kept
 from offtune.records import Limits, Run, StudyRecord
 from offtune.repeats import Outcome
@@ -38,6 +39,9 @@ class Standing(Protocol):
     @property
     def counts(self) -> dict[str, int]: ...
 
+    @property
+    def state(self) -> State | None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
@@ -49,6 +53,7 @@ class Overview:
     reused: int
     running: int
     counts: dict[str, int]
+    state: State | None
 
 
 def overviews(store: Store) -> list[Overview]:
@@ -67,6 +72,7 @@ def _overview(store: Store, record: StudyRecord) -> Overview:
         reused=found.reused,
         running=found.running,
         counts=found.counts,
+        state=state_of(store, record),
     )
 
 

@@ -24,6 +24,9 @@ from offtune.report.words import CPU_CAVEATS, budget_text, rate_text, share_text
 from offtune.units import format_bytes, format_rate
 
 RANKING_ROWS = 15  # a screen; `--json` has all of them
+_DAY = len("2026-11-30")
+# A study that ended so goes on when it is resumed.
+_GOES_ON = ("time", "crashes")
 FRONT_ROWS = 15  # evenly chosen, first and last included
 
 
@@ -53,7 +56,7 @@ def list_page(studies: Sequence[Standing]) -> Page:
         Column(title="model", stretch=True),
         Column(title="dev"),
         Column(title="budget", right=True),
-        Column(title="trials", right=True),
+        Column(title="trials"),
         Column(title="best", right=True),
     )
     return (Table(columns=columns, rows=tuple(_list_row(one) for one in studies)),)
@@ -67,11 +70,20 @@ def _study_facts(summary: Summary) -> tuple[tuple[str, str], ...]:
         ("device", study.device),
         ("budget", budget_text(study.budget_bytes, summary.limits.device_bytes)),
         ("host limit", format_bytes(summary.limits.host_bytes)),
-        ("so far", count_text(summary)),
+        ("trials", count_text(summary)),
+        ("state", _state_text(summary)),
         ("created", time_text(study.created_at)),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
     ]
     return tuple((name, value) for name, value in facts if value not in ("", "-"))
+
+
+def _state_text(summary: Summary) -> str:
+    """'converged: Further trials are not expected ...', or how far the search is."""
+    state = summary.state
+    if state is None:
+        return ""
+    return f"{state.word}: {state.ending.text}" if state.ending else state.word
 
 
 def _ranking(summary: Summary, best: Run) -> list[Block]:
@@ -135,8 +147,10 @@ def _spread(runs: Sequence[Run], most: int) -> Sequence[Run]:
 
 def _next_commands(summary: Summary) -> list[Block]:
     study = summary.study
-    unfinished = study.target_trials is not None and summary.measured < study.target_trials
-    blocks: list[Block] = [Command(text=f"offtune resume {study.name}")] if unfinished else []
+    ending = summary.state.ending if summary.state else None
+    short = study.target_trials is not None and summary.measured < study.target_trials
+    goes_on = short and (ending is None or ending.kind in _GOES_ON)
+    blocks: list[Block] = [Command(text=f"offtune resume {study.name}")] if goes_on else []
     if summary.best:
         blocks.append(Command(text=f"offtune report {study.name} -o report.html"))
         blocks.append(Command(text=f"offtune export {study.name} -o ds_config.json"))
@@ -144,14 +158,15 @@ def _next_commands(summary: Summary) -> list[Block]:
 
 
 def _list_row(standing: Standing) -> tuple[str, ...]:
-    study, best = standing.study, standing.best
-    target = f"/{study.target_trials}" if study.target_trials else ""
+    study, best, state = standing.study, standing.best, standing.state
+    ended = state is not None and state.ending is not None
+    target = f"/{study.target_trials}" if study.target_trials and not ended else ""
     return (
         study.name,
-        time_text(study.created_at).removesuffix(" UTC"),
+        time_text(study.created_at)[:_DAY],  # --json has the time, a screen has 80 columns
         study.model,
         study.device,
         format_bytes(study.budget_bytes),
-        f"{standing.measured}{target}",
+        f"{standing.measured}{target}{f', {state.word}' if state else ''}",
         format_rate(best.result.samples_per_s if best and best.result else None, "/s"),
     )

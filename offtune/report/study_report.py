@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from offtune.bounds import Peaks, StepBound, bound, peaks_of
 from offtune.effects import KnobEffect, knob_effects
+from offtune.ending import state_of
 from offtune.finals_notes import kept
 from offtune.records import Limits, Run, StudyRecord
 from offtune.repeats import Outcome
@@ -96,7 +97,7 @@ def read_summary(store: Store, record: StudyRecord, limits: Limits | None = None
     ranking = summary.ranking
     if ranking:
         ranking = (store.run(record.name, ranking[0].number), *ranking[1:])
-    return replace(summary, ranking=ranking, nearest_miss=miss)
+    return replace(summary, ranking=ranking, nearest_miss=miss, state=state_of(store, record))
 
 
 def study_report(

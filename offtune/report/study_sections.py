@@ -172,7 +172,9 @@ def _knobs_section(found: StudyReport) -> Section:
 
 def _progress_section(summary: Summary) -> Section:
     plot = progress_plot(summary)
-    return Section(anchor="progress", title="How the search went", blocks=(plot,) if plot else ())
+    ending = summary.state.ending if summary.state else None
+    blocks = (*((plot,) if plot else ()), *((Line(text=ending.text),) if ending else ()))
+    return Section(anchor="progress", title="How the search went", blocks=blocks)
 
 
 def _failures_section(summary: Summary) -> Section:

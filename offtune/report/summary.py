@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from offtune.ending import State
 from offtune.records import Limits, Run, StudyRecord, is_baseline, is_measured, rank, speed_within
 from offtune.repeats import Outcome
 from offtune.report.forecasts import Forecasts, forecasts
@@ -41,6 +42,12 @@ class Summary:
     running: int
     infeasible_share: float | None
     outcome: Outcome | None = None
+    state: State | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search has come to its end by itself; False where that was not looked up."""
+        return self.state is not None and self.state.ending is not None
 
     @property
     def best(self) -> Run | None:

@@ -19,8 +19,9 @@ import numpy as np
 from deepspeed.autotuning.tuner import GridSearchTuner, ModelBasedTuner, RandomTuner
 from rival_players import Game
 
-from offtune.knobs import parse_placement
+from offtune.knobs import Knob, parse_placement
 from offtune.pool import starting_points
+from offtune.space import Space
 from offtune.trial import Point
 
 _METRIC = "throughput"
@@ -71,24 +72,32 @@ def play(kind: str, game: Game, seed: int) -> None:
     space = game.landscape.space
     points = [point for point in starting_points(space, Random(seed)) if game.landscape.guess(point)]
     with tempfile.TemporaryDirectory() as folder:
-        experiments = [_experiment(number, point, folder) for number, point in enumerate(points)]
+        experiments = [_experiment(space, number, point, folder) for number, point in enumerate(points)]
         manager = _Manager(game, points, Path(folder))
         if kind == "model":
             values = {knob.name: list(knob.values) for knob in space.knobs}
             tuner = ModelBasedTuner(experiments, manager, _METRIC, values)
         else:
             tuner = {"grid": GridSearchTuner, "random": RandomTuner}[kind](experiments, manager, _METRIC)
-        tuner.tune(sample_size=1, n_trials=min(game.trials, len(points)), early_stopping=None)
+        wanted = min(game.trials, len(points))
+        # `tune` swallows what goes wrong in it: without this a rival would stop early and look bad.
+        if tuner.tune(sample_size=1, n_trials=wanted, early_stopping=None) < wanted and tuner.has_next():
+            raise RuntimeError(f"DeepSpeed's {kind} tuner stopped after {len(game.played)} trials")
 
 
-def _experiment(number: int, point: Point, folder: str) -> dict[str, Any]:
+def _experiment(space: Space, number: int, point: Point, folder: str) -> dict[str, Any]:
     """An experiment as the autotuner writes it: numbers alone, as many for every point."""
     where = parse_placement(point["placement"])
     devices = ("none", "cpu", "nvme")
-    config = {name: float(value) for name, value in point.items() if name != "placement"}
+    config = {knob.name: _number(knob, point) for knob in space.knobs if knob.name != "placement"}
     config |= {
         "stage": where.stage,
         "optimizer": devices.index(where.optimizer),
         "param": devices.index(where.param),
     }
     return {"name": str(number), "ds_config": config, "result_dir": folder}
+
+
+def _number(knob: Knob, point: Point) -> float:
+    """The place of a knob's value among its values; one that does not act here has none of them."""
+    return float(knob.values.index(point[knob.name])) if knob.name in point else -1.0

@@ -1,7 +1,8 @@
 """Candidates: ds_configs worth a prediction, enumerated and ranked by predicted throughput.
 
-Covered: every placement x micro-batch x number of resident sub-groups of a space, other knobs at their
-defaults; the best few that differ in placement. Not covered: the prediction of one (`predict`).
+Covered: every placement x micro-batch x number of resident sub-groups of a space, each micro-batch also with
+activations recomputed, other knobs at their defaults; the best few that differ in placement. Not covered: the
+prediction of one (`predict`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from offtune import ds_config
+from offtune.knob_workload import CHECKPOINTING
 from offtune.knobs import Knob
 from offtune.predict import Bounds, Prediction, Predictor
 from offtune.space import Space
@@ -36,12 +38,13 @@ class Candidate:
 def points(space: Space, *, partial: bool = True) -> Iterator[Point]:
     """Placements x micro-batches x resident sub-groups, as far as the space has these knobs.
 
-    Without `partial` nothing is resident: what fits at all fits like that.
+    Without `partial` nothing is resident: what fits at all fits like that. Where activations may be
+    recomputed, every placement and micro-batch comes like that too, with nothing resident.
     """
     for placement in _values(space, "placement"):
         for micro_batch in _values(space, "micro_batch"):
             chosen = {**placement, **micro_batch}
-            yield space.complete(chosen)
+            yield from (space.complete({**chosen, **kept}) for kept in _values(space, CHECKPOINTING))
             yield from _resident(space, chosen) if partial else ()
 
 
@@ -96,7 +99,7 @@ def candidate(
 def _candidate(point: Point, config: DsConfig, predictor: Predictor) -> Candidate | None:
     if ds_config.problems(config, predictor.facts):
         return None
-    return Candidate(point=point, ds_config=config, prediction=predictor.predict(config))
+    return Candidate(point=point, ds_config=config, prediction=predictor.at(point).predict(config))
 
 
 def _identity(point: Point, config: DsConfig) -> tuple[Any, ...]:
@@ -105,7 +108,8 @@ def _identity(point: Point, config: DsConfig) -> tuple[Any, ...]:
     offload = zero.get("offload_optimizer") or {}
     kept = offload.get("ratio", 1.0)
     size = zero.get("sub_group_size") if kept != 1.0 else None
-    return point.get("placement"), config["train_micro_batch_size_per_gpu"], kept, size
+    split = config["train_micro_batch_size_per_gpu"]
+    return point.get("placement"), split, point.get(CHECKPOINTING), kept, size
 
 
 def ranked(found: Iterable[Candidate], bounds: Bounds) -> list[Candidate]:

@@ -157,7 +157,7 @@ def search(
     optimizer: Annotated[
         str | None, typer.Option(help="adamw, adam, lion or adagrad. [the base's, else adamw]")
     ] = None,
-    activation_checkpointing: Checkpointing = False,
+    activation_checkpointing: Checkpointing = None,
     gpus: Gpus = None,
     hostfile: Annotated[
         str | None, typer.Option(help="Ranks on several nodes: DeepSpeed's hostfile, 'host slots=8' a line.")

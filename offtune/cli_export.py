@@ -55,7 +55,7 @@ def export(
 
     record, run = choose(storage, study, trial, budget)
     ds_config = portable(run.ds_config, record.settings.get("nvme_path"), base_of(record))
-    made = make(format_name, ds_config, Purpose.of(record, output))
+    made = make(format_name, ds_config, Purpose.of(record, run, output))
     finals = finals_told(storage, record, run) if note else ""
     files = files_of(made, record, run, output, note, finals)
     write_all(files, force)

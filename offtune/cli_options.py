@@ -26,9 +26,10 @@ SeqLen = Annotated[
     int | None, typer.Option(help="Tokens per sample; every batch has this length. [128; CUDA 1024]")
 ]
 Checkpointing = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--activation-checkpointing/--no-activation-checkpointing", help="Recompute activations in backward."
+        "--activation-checkpointing/--no-activation-checkpointing",
+        help="Recompute activations in backward. [a search tries both, a profile has it off]",
     ),
 ]
 Gpus = Annotated[

@@ -50,7 +50,7 @@ def profile(
     optimizer: Annotated[
         str | None, typer.Option(help="adamw, adam, lion or adagrad. [the file's, else adamw]")
     ] = None,
-    activation_checkpointing: Checkpointing = False,
+    activation_checkpointing: Checkpointing = None,
     gpus: Gpus = None,
     device: Device = None,
     nvme_path: Annotated[

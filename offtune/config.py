@@ -48,7 +48,7 @@ class Options:
     global_batch: int | None = None
     precision: str | None = None
     optimizer: str | None = None
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool | None = None
     gpus: int | None = None
     hostfile: str | None = None
     launcher: str | None = None
@@ -234,7 +234,7 @@ def _workload(options: Options, model: Model | None, device: DeviceKind, world_s
     precision = _precision("bf16" if options.precision is None else options.precision, device)
     if options.command is not None:
         refuse_beside({"--model": options.model, "--seq-len": options.seq_len,
-                       "--activation-checkpointing": options.activation_checkpointing or None})  # fmt: skip
+                       "--activation-checkpointing": options.activation_checkpointing})  # fmt: skip
         return command_workload(
             parse_command(options.command, str(Path.cwd()), options.trial_cwd),
             global_batch=global_batch(options.global_batch, world_size, device), world_size=world_size,

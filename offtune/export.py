@@ -18,6 +18,7 @@ from typing import Any
 from offtune import __version__
 from offtune.ds_quiet import restored
 from offtune.errors import ConfigError, OfftuneError, UsageError
+from offtune.knob_workload import CHECKPOINTING, checkpoints
 from offtune.records import Run, StudyRecord
 from offtune.trial import DsConfig
 
@@ -102,6 +103,7 @@ def provenance(study: StudyRecord, run: Run) -> dict[str, Any]:
         "trial": run.number,
         "measured_at": run.finished_at,
         "model": study.model,
+        CHECKPOINTING: checkpoints(run.point, (study.settings.get("workload") or {}).get(CHECKPOINTING)),
         "device": study.device,
         "budget_bytes": study.budget_bytes,
         "samples_per_s": result.samples_per_s if result else None,

@@ -21,26 +21,29 @@ from typing import Any
 from offtune.errors import UsageError
 from offtune.export import deepspeed_text
 from offtune.export_note import note_text
+from offtune.knob_workload import CHECKPOINTING, checkpoints
 from offtune.records import Run, StudyRecord
 from offtune.trial import DsConfig
 
 AUTO = "auto"
+# What a script says to its model; no ds_config says it (knob_workload.py).
+_ENABLE = "model.gradient_checkpointing_enable()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purpose:
-    """What of a study's workload a format needs to know; `path` is the file, None for stdout."""
+    """What a format needs to know of a run's workload; `path` is the file, None for stdout."""
 
     world_size: int
     activation_checkpointing: bool
     path: Path | None
 
     @classmethod
-    def of(cls, study: StudyRecord, path: Path | None) -> Purpose:
+    def of(cls, study: StudyRecord, run: Run, path: Path | None) -> Purpose:
         workload = study.settings.get("workload") or {}
         return cls(
             world_size=int(workload.get("world_size") or 1),
-            activation_checkpointing=bool(workload.get("activation_checkpointing")),
+            activation_checkpointing=checkpoints(run.point, workload.get(CHECKPOINTING)),
             path=path,
         )
 
@@ -86,7 +89,8 @@ def files_of(
 
 
 def _deepspeed(ds_config: DsConfig, purpose: Purpose) -> Export:
-    return Export(text=deepspeed_text(ds_config), ds_config=ds_config)
+    must_match = (_ENABLE,) if purpose.activation_checkpointing else ()
+    return Export(text=deepspeed_text(ds_config), ds_config=ds_config, must_match=must_match)
 
 
 # TrainingArguments by the key that the Trainer fills from them (HfTrainerDeepSpeedConfig, transformers 5.24).
@@ -163,7 +167,7 @@ def _accelerate(ds_config: DsConfig, purpose: Purpose) -> Export:
         must_match=(
             f"DataLoader(batch_size={kept['train_micro_batch_size_per_gpu']})",
             f"Accelerator(gradient_accumulation_steps={kept['gradient_accumulation_steps']})",
-            *(["model.gradient_checkpointing_enable()"] if purpose.activation_checkpointing else []),
+            *([_ENABLE] if purpose.activation_checkpointing else []),
         ),
         chosen=tuple(_measured_optimizer(ds_config)),
         remarks=_accelerate_remarks(kept),

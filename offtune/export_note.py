@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterable
 
 from offtune.export import provenance
+from offtune.knob_workload import CHECKPOINTING, checkpoints
 from offtune.records import Run, StudyRecord
 from offtune.trial import LossCheck, TrialResult
 from offtune.units import format_bytes, format_rate, format_seconds
@@ -31,7 +32,7 @@ def note_text(
         f"{f' ({run.label})' if run.label else ''}, measured {_date(run)}.",
         *_section("Measured", _measured(run.result) if run.result else []),
         *([f"- against the others, trained in turn: {finals}"] if finals else []),
-        *_section("Workload", _workload(study)),
+        *_section("Workload", _workload(study, run)),
         *_section("Machine", [*(study.settings.get("machine") or {}).items()]),
         *_section("Versions", [pair for pair in origin["versions"].items() if pair[1]]),
         *_section("The training must say", [(argument, "") for argument in arguments]),
@@ -91,7 +92,7 @@ def _loss_words(check: LossCheck | None) -> str:
     return words.get(check.verdict, f"{check.verdict}: {check.reason}")
 
 
-def _workload(study: StudyRecord) -> list[tuple[str, str]]:
+def _workload(study: StudyRecord, run: Run) -> list[tuple[str, str]]:
     settings = study.settings
     workload = settings.get("workload") or {}
     told = (
@@ -100,7 +101,7 @@ def _workload(study: StudyRecord) -> list[tuple[str, str]]:
         ("ranks", workload.get("world_size")),
         ("precision", workload.get("precision")),
         ("optimizer", workload.get("optimizer")),
-        ("activation checkpointing", workload.get("activation_checkpointing")),
+        ("activation checkpointing", checkpoints(run.point, workload.get(CHECKPOINTING))),
     )
     return [
         ("model", study.model),

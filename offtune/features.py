@@ -23,7 +23,7 @@ Matrix = NDArray[np.float64]
 # decide memory and time, buckets and switches move them by per cents (docs/strategy.md).
 _STAGE_STEP = 0.4
 _OTHER_DEVICE = 0.7
-_WEIGHTS = {"micro_batch": 1.5, "resident_sixteenths": 1.0}
+_WEIGHTS = {"micro_batch": 1.5, "resident_sixteenths": 1.0, "activation_checkpointing": 0.7}
 _MINOR = 0.5
 
 
@@ -43,7 +43,7 @@ class Features:
 
 
 def features_of(space: Space) -> Features:
-    """The columns of a space: placements first, then micro-batch and residency, then all the rest."""
+    """The columns of a space: placements first, then the chief knobs, then all the rest."""
     where: list[Callable[[Point], float]] = []
     main: list[Callable[[Point], float]] = []
     minor: list[Callable[[Point], float]] = []

@@ -65,22 +65,22 @@ class Foresight:
         """Whether there is enough to go by."""
         return self.plain.facts.workload.seq_len is not None
 
-    def predict(self, ds_config: DsConfig) -> Prediction:
-        """The best prediction so far. Raises UsageError before it is ready."""
-        return self.fitted.predict(ds_config)
+    def predict(self, ds_config: DsConfig, point: Point) -> Prediction:
+        """The best prediction so far for the ds_config of `point`. Raises UsageError before it is ready."""
+        return self.fitted.at(point).predict(ds_config)
 
-    def forecast(self, ds_config: DsConfig) -> Forecast | None:
+    def forecast(self, ds_config: DsConfig, point: Point) -> Forecast | None:
         """What to keep beside a trial; None before it is ready."""
-        return self.predict(ds_config).forecast if self.ready else None
+        return self.predict(ds_config, point).forecast if self.ready else None
 
-    def hopeless(self, ds_config: DsConfig) -> TrialResult | None:
+    def hopeless(self, ds_config: DsConfig, point: Point) -> TrialResult | None:
         """What to tell instead of running: the configuration is over by more than any doubt; else None.
 
         Both the plain and the corrected prediction have to say so, and a guessed model shape says nothing.
         """
         if not self.ready or not self.plain.shape.exact:
             return None
-        found = self.predict(ds_config)
+        found = self.predict(ds_config, point)
         used = min(found.used_device_bytes, found.memory.used_device_bytes)
         share = max(found.memory.error_share, self._least_doubt())
         # The level of the processes is the least certain part of the host's figure.
@@ -130,12 +130,13 @@ class Foresight:
         used = result.memory.used_device_bytes if result else None
         if result is None or not used or not (self.ready or self._saw_length(result)):
             return
-        self._ratios.append(used / self.plain.predict(run.ds_config).memory.used_device_bytes)
+        plain = self.plain.at(run.point)
+        self._ratios.append(used / plain.predict(run.ds_config).memory.used_device_bytes)
         phases = result.phases
         backward_s = _backward_s(result)
         if phases and phases.forward_s and backward_s and phases.update_s:
             step = MeasuredStep(
-                work=self.plain.work(run.ds_config),
+                work=plain.work(run.ds_config),
                 forward_s=phases.forward_s,
                 backward_s=backward_s,
                 update_s=phases.update_s,

@@ -14,6 +14,7 @@ from offtune import ds_config
 from offtune.beliefs import Guess
 from offtune.config import RunConfig
 from offtune.foresight import Foresight
+from offtune.knob_workload import same_training
 from offtune.predict import Bounds, Prediction, Predictor
 from offtune.score import DEVICE_MEMORY, HOST_MEMORY
 from offtune.trial import DsConfig, Facts, Point
@@ -52,10 +53,10 @@ class Guesses:
         config = ds_config.build(self.base, point, self.facts, self.nvme_path)
         if ds_config.problems(config, self.facts):
             return None
-        key = ds_config.fingerprint(config, self.facts)
+        key = same_training(ds_config.fingerprint(config, self.facts), point, self.facts.workload)
         if self._used is None:
             return Guess(key=key)
-        return _guessed(key, self._used.bounds, self._used.predict(config))
+        return _guessed(key, self._used.bounds, self._used.at(point).predict(config))
 
 
 def _guessed(key: str, bounds: Bounds, found: Prediction) -> Guess:

@@ -21,6 +21,7 @@ OffloadDevice = Literal["none", "cpu", "nvme"]
 KNOBS: dict[str, str] = {
     "placement": "",
     "micro_batch": "micro",
+    "activation_checkpointing": "checkpointing",
     "pin_memory": "pinned",
     "sub_groups": "sub-groups",
     "resident_sixteenths": "resident/16",

@@ -166,7 +166,7 @@ class Case:
 
     @cached_property
     def checkpointing(self) -> bool:
-        return self.facts.workload.activation_checkpointing
+        return bool(self.facts.workload.activation_checkpointing)
 
     @cached_property
     def seq_len(self) -> int:

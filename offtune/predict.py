@@ -14,11 +14,12 @@ from typing import Literal
 
 from offtune.activations import HUGGING_FACE, attention_of
 from offtune.hardware_profile import HardwareProfile
+from offtune.knob_workload import facts_at
 from offtune.memory_model import MemoryPrediction, predict_memory
 from offtune.model_shape import ModelShape, seq_len_of
 from offtune.step_work import StepWork, step_work
 from offtune.time_model import TimePrediction, predict_time
-from offtune.trial import DsConfig, Facts, Forecast
+from offtune.trial import DsConfig, Facts, Forecast, Point
 from offtune.units import format_bytes
 
 Verdict = Literal["fits", "over", "close"]
@@ -92,6 +93,11 @@ class Predictor:
     @cached_property
     def ranks_per_node(self) -> int:
         return min(self.facts.workload.world_size, self.hardware.gpus_per_node)
+
+    def at(self, point: Point) -> Predictor:
+        """The predictor for a trial at `point`, which may change the workload."""
+        facts = facts_at(point, self.facts)
+        return self if facts is self.facts else replace(self, facts=facts)
 
     def predict(self, ds_config: DsConfig) -> Prediction:
         """The prediction for a ds_config that `ds_rules` found nothing wrong with."""

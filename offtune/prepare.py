@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from offtune.config import Options, RunConfig
 from offtune.ds_auto import with_autos
 from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError, UsageError
+from offtune.knob_workload import decided
 from offtune.launch import ServerGone, WarmServer, child_environment
 from offtune.models import ModelProfile
 from offtune.probe import probe
 from offtune.runner import TrialRunner
-from offtune.space import Space
+from offtune.space import Space, load_space
 from offtune.trial import Facts, StopRule, TrialSpec, load
 from offtune.warm_command import SWITCH, warm_program
 
@@ -46,6 +47,13 @@ class Prepared:
     ops: tuple[str, ...]
     runner: TrialRunner
     notes: tuple[str, ...]
+
+
+def with_space(config: RunConfig) -> tuple[RunConfig, Space]:
+    """The settings of a new study with its space, which may leave what nobody decided as it is."""
+    space = load_space(config.space)
+    names = [knob.name for knob in space.knobs]
+    return replace(config, workload=decided(config.workload, names)), space
 
 
 def prepare(config: RunConfig, space: Space, say: Say, options: Options | None = None) -> Prepared:

@@ -20,6 +20,7 @@ from offtune.ds_change import Base, BaseRefused
 from offtune.ds_zero import placement_text
 from offtune.errors import ConfigError, UsageError
 from offtune.hardware_profile import HardwareProfile
+from offtune.knob_workload import decided
 from offtune.model_shape import shape_of
 from offtune.phase_analysis import StepAnalysis, analyse, combined
 from offtune.predict import Bounds, Prediction, Predictor
@@ -102,10 +103,11 @@ def _settings(options: Options) -> RunConfig:
     if options.budget is None and (options.device == "cpu" or not hardware.cuda_gpus(machine)):
         options = replace(options, budget=f"{machine.memory_bytes}B")
     try:
-        return resolve(options, machine)
+        config = resolve(options, machine)
     except BaseRefused as refused:
         reasons = [str(change) for change in refused.changes if change.kind == "refused"]
         raise _cannot(refused.path, reasons) from refused
+    return replace(config, workload=decided(config.workload, ()))
 
 
 def _cannot(path: str, reasons: Iterable[str]) -> ConfigError:

@@ -21,6 +21,7 @@ from offtune.devices import device_names
 from offtune.ending import Ending, keep_ending
 from offtune.errors import Interrupted, NothingTrains
 from offtune.foresight import QUEUED, Foresight
+from offtune.knob_workload import same_training
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
 from offtune.recording import read_timelines
@@ -139,7 +140,8 @@ class Search:
         self._queue_predicted()
         proposal = self.study.ask()
         config = ds_config.build(self.config.under_points, proposal.point, self.facts, self.config.nvme_path)
-        fingerprint = ds_config.fingerprint(config, self.facts)
+        effective = ds_config.fingerprint(config, self.facts)
+        fingerprint = same_training(effective, proposal.point, self.facts.workload)
         run = self._run(proposal, config, fingerprint)
         self.fruitless += 1
         if (earlier := self.store.find_measured(self.study.name, fingerprint)) is not None:
@@ -182,7 +184,7 @@ class Search:
     def _hopeless(self, proposal: Proposal, config: DsConfig) -> TrialResult | None:
         if self.foresight is None or proposal.origin != "search":
             return None
-        return self.foresight.hopeless(config)
+        return self.foresight.hopeless(config, proposal.point)
 
     def _refuse(self, run: Run, result: TrialResult) -> None:
         """Tell a point that DeepSpeed would reject, or that cannot fit, as infeasible, without running it."""
@@ -198,7 +200,7 @@ class Search:
         return spec, self.store.add_run(run)
 
     def _train(self, spec: TrialSpec, run: Run) -> None:
-        forecast = self.foresight.forecast(run.ds_config) if self.foresight else None
+        forecast = self.foresight.forecast(run.ds_config, run.point) if self.foresight else None
         self.watcher.begin(run)
         try:
             result = replace(self.runner(spec), forecast=forecast)

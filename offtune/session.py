@@ -67,8 +67,7 @@ class Changes:
 
 def plan(options: Options) -> tuple[RunConfig, Space, tuple[str, ...]]:
     """Everything resolved as `search` would, and nothing run: settings, fitted space, notes."""
-    config = resolve(options, hardware.detect())
-    space = load_space(config.space)
+    config, space = prepare.with_space(resolve(options, hardware.detect()))
     make_sampler(config.sampler)
     ready, notes = prepare.expected_ops(config, space)
     if config.workload.command is not None:
@@ -96,8 +95,7 @@ def usual_trial_s(storage: str, config: RunConfig) -> float | None:
 
 def start(options: Options, storage: str, name: str | None, progress: Progress) -> Summary:
     """A new study, run to its target. Raises UsageError before anything is built."""
-    config = resolve(options, hardware.detect())
-    space = load_space(config.space)
+    config, space = prepare.with_space(resolve(options, hardware.detect()))
     make_sampler(config.sampler)
     with Store.open(storage, write=True) as store:
         name = _free_name(store, name)

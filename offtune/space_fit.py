@@ -12,7 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from offtune.errors import SpaceError
-from offtune.knobs import DEVICE_OPTIMIZER_OP, OFFLOADED_OPTIMIZER_OP, Knob, Placement, parse_placement
+from offtune.knob_workload import CHECKPOINTING
+from offtune.knobs import (
+    DEVICE_OPTIMIZER_OP,
+    OFFLOADED_OPTIMIZER_OP,
+    Knob,
+    Placement,
+    format_value,
+    parse_placement,
+)
 from offtune.space_sizes import cut_sizes, cut_sub_groups
 from offtune.trial import Facts
 
@@ -124,6 +132,17 @@ def _micro_batch(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
     return _replaced(knobs, knob.limited_to(left)), [note] if dropped else []
 
 
+def _checkpointing(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
+    workload = facts.workload
+    if workload.command is not None:
+        return _without(knobs, CHECKPOINTING, "Activation checkpointing left out: the script decides it.")
+    fixed = workload.activation_checkpointing
+    if fixed is None:
+        return knobs, []
+    note = f"Activation checkpointing left out: it is {format_value(fixed)} in every trial."
+    return _without(knobs, CHECKPOINTING, note)
+
+
 def _resident(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
     name = "resident_sixteenths"
     if facts.device == "cpu":
@@ -189,6 +208,7 @@ def _precision(knobs: Knobs, facts: Facts) -> tuple[Knobs, list[str]]:
 _STEPS: tuple[Step, ...] = (
     _placements,
     _micro_batch,
+    _checkpointing,
     _resident,
     _cpu_accelerator,
     _one_rank,

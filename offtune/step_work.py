@@ -115,7 +115,7 @@ def step_work(
     plan = layout(ds_config, facts)
     load, ranks, seq_len = facts.workload, facts.workload.world_size, seq_len_of(facts.workload)
     micro_batch = int(ds_config["train_micro_batch_size_per_gpu"])
-    flops = shape.flops(seq_len, load.activation_checkpointing, "eager")
+    flops = shape.flops(seq_len, bool(load.activation_checkpointing), "eager")
     moved = _Moved(plan, int(ds_config.get("gradient_accumulation_steps", 1)), shape.n_params)
     decoder = shape.decoder
     scores = micro_batch * decoder.layers * decoder.heads * seq_len**2 * _BYTES[load.precision]

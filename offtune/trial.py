@@ -65,7 +65,7 @@ class Workload:
     batches synthetic, always `seq_len` tokens long. With a `command` both are the script's own affair: the
     first is what a look has shown of its model, empty for nothing, the second None. `global_batch` is samples
     per optimizer step over all `world_size` ranks.
-    `optimizer` is one of adamw, adam, lion, adagrad.
+    `optimizer` is one of adamw, adam, lion, adagrad. `activation_checkpointing` None: each point decides.
     """
 
     model_name: str
@@ -75,7 +75,7 @@ class Workload:
     world_size: int
     precision: Precision
     optimizer: str
-    activation_checkpointing: bool
+    activation_checkpointing: bool | None
     seed: int
     command: Command | None = None
 

@@ -9,6 +9,7 @@ from offtune import ds_config, prepare, scratch
 from offtune.config import RunConfig
 from offtune.ds_auto import left_to_runtime
 from offtune.ds_zero import placement_text
+from offtune.knob_workload import workload_at
 from offtune.records import Run, is_baseline
 from offtune.trial import DsConfig, Facts, TrialSpec
 from offtune.trial_length import rule_for
@@ -25,7 +26,7 @@ def trial_spec(
     fields = prepare.spec_fields(config, ops)
     rule = rule_for(fields["stop"], config.steps, is_baseline=is_baseline(run), best=best)
     return TrialSpec(
-        **{**fields, "gpus": gpus, "stop": rule},
+        **{**fields, "workload": workload_at(run.point, config.workload), "gpus": gpus, "stop": rule},
         study=run.study,
         number=run.number,
         ds_config=_given(config, ds_config.build(config.under_points, run.point, facts, swap_dir)),

@@ -14,6 +14,7 @@ from offtune.ds_quiet import quiet
 from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError
 from offtune.export import portable
+from offtune.knob_workload import workload_at
 from offtune.records import Run
 from offtune.trial import DsConfig, Status, TrialResult, TrialSpec
 
@@ -65,7 +66,7 @@ def _spec(config: RunConfig, run: Run, exported: DsConfig, ready: tuple[str, ...
     if config.nvme_path is not None and "nvme" in placement_text(run.ds_config):
         swap_dir = str(scratch.make_swap_dir(config.nvme_path, study, run.number))
     return TrialSpec(
-        **prepare.spec_fields(config, ready),
+        **{**prepare.spec_fields(config, ready), "workload": workload_at(run.point, config.workload)},
         study=study,
         number=run.number,
         ds_config=_for_trial(run, exported, swap_dir),

@@ -16,7 +16,7 @@ from offtune.search import Search
 from offtune.space import Space, load_space
 from offtune.store import Store
 from offtune.study import Study
-from offtune.trial import MemoryPeaks, Status, TrialResult, TrialSpec
+from offtune.trial import Facts, MemoryPeaks, Status, TrialResult, TrialSpec
 
 MACHINE = Machine(
     cpu_model="p", cores=2, memory_bytes=10**10, gpus=(), driver_version=None, hostname="h", boot_id="b"
@@ -56,12 +56,12 @@ def made_up(speed: float, used: int = 10**8, status: Status = Status.OK, **more:
     return TrialResult(status=status, samples_per_s=speed, memory=memory, start="predicted", **fields)
 
 
-def fitted_space(name: str) -> Space:
-    """A packaged space, narrowed to the machine of these tests."""
-    return load_space(name).fit(_FACTS)
-
-
 _FACTS = facts(device="cpu", nvme_dir=None, ops=frozenset({"cpu_adam", "fused_adam"}))
+
+
+def fitted_space(name: str, known: Facts = _FACTS) -> Space:
+    """A packaged space, narrowed to the machine of these tests."""
+    return load_space(name).fit(known)
 
 
 def open_search(
@@ -70,6 +70,7 @@ def open_search(
     *,
     space: str = "ladder",
     baselines: Sequence[str] | None = None,
+    known: Facts = _FACTS,
     **options: Any,
 ) -> Search:
     """A Search over `studies.db` in the folder, which is made if need be; the caller closes its store.
@@ -78,7 +79,7 @@ def open_search(
     """
     settings = resolve(Options(**{"budget": "1GB", "trials": 10, "sampler": "tpe", **options}), MACHINE)
     store = Store.open(str(folder / "studies.db"), write=True)
-    narrowed = fitted_space(space)
+    narrowed = fitted_space(space, known)
     if not store.studies():
         record = StudyRecord(
             name="s", created_at="2026", settings={"limit_bytes": settings.limit_bytes},
@@ -91,7 +92,7 @@ def open_search(
         if baselines is None or label in baselines:
             study.enqueue(point, "baseline", label)
     return Search(
-        config=settings, store=store, study=study, facts=_FACTS, ops=(), runner=runner, watcher=Notes()
+        config=settings, store=store, study=study, facts=known, ops=(), runner=runner, watcher=Notes()
     )
 
 

@@ -108,9 +108,9 @@ def test_a_guessed_shape_forbids_nothing(foresee):
     guessed = replace(search.foresight.plain.shape, exact=False)
     point = SPACE.complete({"placement": "zero3", "micro_batch": 8})
     built = ds_config.build({}, point, search.facts, None)
-    assert search.foresight.hopeless(built) is not None
+    assert search.foresight.hopeless(built, point) is not None
     search.foresight.plain = replace(search.foresight.plain, shape=guessed)
-    assert search.foresight.hopeless(built) is None
+    assert search.foresight.hopeless(built, point) is None
 
 
 def test_the_predicted_best_come_right_after_the_baselines_and_once(foresee):
@@ -157,8 +157,9 @@ def test_a_command_is_predicted_from_its_first_trial_on_and_corrected_by_it(fore
     point = SPACE.complete({})
     assert not search.foresight.ready
     assert search.foresight.best(3) == []
-    assert search.foresight.forecast(ds_config.build({}, point, search.facts, None)) is None
-    assert search.foresight.hopeless(ds_config.build({}, point, search.facts, None)) is None
+    built = ds_config.build({}, point, search.facts, None)
+    assert search.foresight.forecast(built, point) is None
+    assert search.foresight.hopeless(built, point) is None
     search.run()
     runs = [run for run in search.store.runs("s") if run.ran and run.reuse_of is None]
     assert runs[0].result.forecast is None

@@ -31,7 +31,8 @@ def said(space: Space, *words: str) -> bool:
 
 
 def test_the_packaged_spaces_are_the_documented_ones() -> None:
-    assert space_names() == ["buckets", "changes-training", "default", "ladder", "nvme", "partial"]
+    names = ["buckets", "changes-training", "checkpointing", "default", "ladder", "nvme", "partial"]
+    assert space_names() == names
 
 
 @pytest.mark.parametrize("name", space_names())
@@ -43,7 +44,7 @@ def test_every_knob_of_a_packaged_space_says_in_one_sentence_what_it_trades(name
 
 
 def test_the_default_space_joins_the_others() -> None:
-    parts = [load_space(name) for name in ("ladder", "partial", "buckets", "nvme")]
+    parts = [load_space(name) for name in ("ladder", "checkpointing", "partial", "buckets", "nvme")]
     assert set(names_of(DEFAULT)) == {name for part in parts for name in names_of(part)}
 
 

@@ -14,6 +14,7 @@ from offtune import hardware_profile
 from offtune.calibrated_profile import profile
 from offtune.errors import UsageError
 from offtune.hardware_profile import HardwareProfile
+from offtune.knob_workload import workload_at
 from offtune.machine_profile import packaged_for
 from offtune.memory_model import MemoryPrediction
 from offtune.model_shape import shape_of
@@ -66,7 +67,7 @@ def predicted_step(store: Store, study: StudyRecord, run: Run) -> PredictedStep 
 def _predictor(workload: Workload, study: StudyRecord, run: Run, rates: HardwareProfile) -> Predictor:
     shape = shape_of(workload.model_config)
     facts = Facts(
-        workload=workload,
+        workload=workload_at(run.point, workload),
         device="cpu" if study.device == "cpu" else "cuda",
         parameter_numels=tuple(shape.parameter_numels),
         nvme_dir=None,

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from offtune.knobs import Knob
+from offtune.knobs import Knob, format_value
 from offtune.records import Limits, StudyRecord
 from offtune.report.base_page import base_blocks, base_document
 from offtune.report.page import Block, Facts, Heading, Line, Page, Tone
@@ -120,7 +120,8 @@ def _measured_text(config: RunConfig) -> str:
 
 def _what_is_trained(work: Workload) -> tuple[tuple[str, str], ...]:
     if work.command is None:
-        checkpointing = "on" if work.activation_checkpointing else "off"
+        own = work.activation_checkpointing
+        checkpointing = "searched" if own is None else format_value(own)
         sequence = ("sequence", f"{work.seq_len} tokens")
         return (("model", work.model_name), sequence, ("checkpointing", checkpointing))
     where = work.command.cwd if work.command.trial_cwd == "here" else "a scratch directory of the trial"

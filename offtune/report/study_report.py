@@ -12,6 +12,7 @@ from offtune.bounds import Peaks, StepBound, bound, peaks_of
 from offtune.effects import KnobEffect, knob_effects
 from offtune.ending import state_of
 from offtune.finals_notes import kept
+from offtune.knob_workload import CHECKPOINTING, checkpoints
 from offtune.records import Limits, Run, StudyRecord
 from offtune.repeats import Outcome
 from offtune.report.difference import KeyChange, key_changes
@@ -20,11 +21,13 @@ from offtune.report.summary import Summary, summarise
 from offtune.store import Store
 from offtune.store_standings import briefs
 from offtune.timeline import Timeline
-from offtune.trial import as_dict
+from offtune.trial import DsConfig, as_dict
 
 # A person's own ds_config among the baselines: what the winner is compared with first.
 OWN_FILE_LABEL = "your file"
 _EFFECTS = "knob_effects"
+# Among the keys that changed: a switch of the model beside the ds_config.
+_MODEL_SWITCH = "(model) gradient checkpointing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +107,19 @@ def study_report(
     summary: Summary, sides: tuple[Side, ...], effects: tuple[KnobEffect, ...] | None = None
 ) -> StudyReport:
     """The report from what was read; `effects` are worked out where they are not given."""
-    configs = [side.run.ds_config for side in sides]
+    own = (summary.study.settings.get("workload") or {}).get(CHECKPOINTING)
+    whole = [_told(side.run, own) for side in sides]
     return StudyReport(
         summary=summary,
         sides=sides,
         effects=knob_effects(summary.ranking) if effects is None else effects,
-        changes=key_changes(configs[1], configs[0]) if len(configs) > 1 else (),
+        changes=key_changes(whole[1], whole[0]) if len(whole) > 1 else (),
     )
+
+
+def _told(run: Run, own: bool | None) -> DsConfig:
+    """The ds_config and, under a name that none of its keys has, what only the model is told."""
+    return {**run.ds_config, _MODEL_SWITCH: checkpoints(run.point, own)}
 
 
 def compared_baseline(summary: Summary) -> Run | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from offtune.timeline import OTHER, PHASES, RATES, STEP, Mark, Series, Timeline
+from offtune.timeline import OTHER, PHASES, RATES, STEP, Mark, Series, Timeline, is_of_cores
 
 PEAK_OVERLAP = 0.5  # of a sample's time, to count for the peak of a phase
 # A phase shorter than this many samples is described by its neighbours as much as by itself.
@@ -70,7 +70,8 @@ class StepAnalysis:
     """The essence of a recording: every phase of the mean step.
 
     `phases` are forward, backward, update and other, as far as there are any, in this order; they sum to
-    `step_s`. `parts` are named stretches inside of phases.
+    `step_s`. `parts` are named stretches inside of phases. `core_groups` are the host's, with how many cores
+    each has; their figures count everybody's work.
     """
 
     steps: int
@@ -81,6 +82,7 @@ class StepAnalysis:
     devices: int = 1
     source: str = ""
     cores: int | None = None
+    core_groups: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> PhaseFigures | None:
@@ -122,6 +124,7 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
         device=timeline.device,
         source=timeline.source,
         cores=timeline.cores,
+        core_groups=timeline.core_groups,
         reasons=timeline.reasons,
     )
 
@@ -224,22 +227,31 @@ def combined(analyses: Sequence[StepAnalysis]) -> StepAnalysis | None:
         devices=len(analyses),
         source=first.source,
         cores=first.cores,
+        core_groups={name: count for one in analyses for name, count in one.core_groups.items()},
         reasons={key: text for one in analyses for key, text in one.reasons.items()},
     )
 
 
 def _combined_phase(group: Sequence[PhaseFigures]) -> PhaseFigures:
-    keys = [key for key in group[0].figures if all(key in one.figures for one in group)]
+    found: dict[str, list[Figure]] = {}
+    for key, figure in (pair for one in group for pair in one.figures.items()):
+        found.setdefault(key, []).append(figure)
     return PhaseFigures(
         name=group[0].name,
         seconds=sum(one.seconds for one in group) / len(group),
         share=sum(one.share for one in group) / len(group),
+        # Cores are read by one rank of a host; of the rest, what one device lacks is not known of all.
         figures={
-            key: Figure(
-                mean=sum(one.figures[key].mean for one in group) / len(group),
-                peak=max(one.figures[key].peak for one in group),
-                samples=sum(one.figures[key].samples for one in group),
-            )
-            for key in keys
+            key: _combined_figure(figures)
+            for key, figures in found.items()
+            if len(figures) == len(group) or is_of_cores(key)
         },
+    )
+
+
+def _combined_figure(figures: Sequence[Figure]) -> Figure:
+    return Figure(
+        mean=sum(one.mean for one in figures) / len(figures),
+        peak=max(one.peak for one in figures),
+        samples=sum(one.samples for one in figures),
     )

@@ -24,7 +24,6 @@ from offtune.foresight import QUEUED, Foresight
 from offtune.knob_workload import same_training
 from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
-from offtune.recording import read_timelines
 from offtune.records import QUEUED_LABEL, Judge, Run, as_it_is
 from offtune.store import Store
 from offtune.store_standings import unseen
@@ -228,10 +227,8 @@ class Search:
         # Row before tell: whatever happens between the two is repaired when the study is opened again. The
         # scratch goes last: it holds the result for the case that the database cannot take it.
         self.store.finish_run(self.study.name, run.number, result)
+        self.study.keep_recording(run, result)
         self.study.tell(run.number, result)
-        if result.status is Status.OK and run.trial_dir is not None:
-            for timeline in read_timelines(run.trial_dir):
-                self.store.add_timeline(self.study.name, run.number, timeline)
         if self.crew.shared:
             self.study.reconcile(self.crew)  # who waits for this very result has it now
         if self.foresight is not None:

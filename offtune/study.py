@@ -19,6 +19,7 @@ from offtune.convergence import STRATEGY, converged
 from offtune.crew import Alone, Crew
 from offtune.errors import StoreError
 from offtune.lock import refusal
+from offtune.recording import read_timelines
 from offtune.records import Judge, Limits, Origin, Run, as_it_is, is_measured
 from offtune.sampling import AS_IS, EXPECTED_GAIN, Draw, Sampling
 from offtune.sampling_strategy import NOISE_ATTRIBUTE, SPEED_ATTRIBUTE
@@ -193,8 +194,18 @@ class Study:
         if run.result is None:
             result = self._judge(run, result)
             self._store.finish_run(self.name, number, result)
+        self.keep_recording(run, result)
         self._tell(number, result, {} if run.reuse_of is None else {"reuse_of": run.reuse_of})
         return Repair(number=number, action="told" if run.result else "recovered", run=run)
+
+    def keep_recording(self, run: Run, result: TrialResult) -> None:
+        """Store what the ranks of a trial that ended well left in its folder, where that is still to do."""
+        if result.status is not Status.OK or run.trial_dir is None:
+            return
+        kept = {timeline.rank for timeline in self._store.timelines(self.name, run.number)}
+        for timeline in read_timelines(run.trial_dir):
+            if timeline.rank not in kept:
+                self._store.add_timeline(self.name, run.number, timeline)
 
     def _settle(self, run: Run, twin: Run) -> Repair | None:
         """End a run that waits for its twin, where that has ended; tried again if the twin was stopped."""

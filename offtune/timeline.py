@@ -40,10 +40,22 @@ RATES = (
     "host_memory_bytes_per_s",
 )
 SHARES = ("gpu_busy_share", "cpu_busy_share")  # 0 to 1; of the cores the rank's computing threads may use
-SERIES_KEYS = (*LEVELS, *RATES, *SHARES)
+# Of a group of cores, everybody's work on them; its series are "core_group_busy_share.NAME", one a group.
+CORE_GROUPS = "core_group_busy_share"
+SERIES_KEYS = (*LEVELS, *RATES, *SHARES, CORE_GROUPS)
 
 # A poller that stalls says nothing about the time it missed: a sample stands for at most so many usual gaps.
 LONGEST_SPAN_GAPS = 5.0
+
+
+def cores_key(group: str) -> str:
+    """The series of that group of cores."""
+    return f"{CORE_GROUPS}.{group}"
+
+
+def is_of_cores(key: str) -> bool:
+    """Whether a series is of a group of cores."""
+    return key.startswith(f"{CORE_GROUPS}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +83,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One figure over time: `values[i]` was read at `times_s[i]`, times going up; a key of `SERIES_KEYS`.
+    """One figure over time: `values[i]` was read at `times_s[i]`, times going up.
 
+    `key` is one of `SERIES_KEYS`, or of a group of cores.
     `counted` values come from a counter that misses nothing, so each stands for all the time since the last.
     """
 
@@ -82,7 +95,7 @@ class Series:
     counted: bool = False
 
     def __post_init__(self) -> None:
-        if self.key not in SERIES_KEYS:
+        if self.key not in SERIES_KEYS and not is_of_cores(self.key):
             raise ValueError(f"Series.key: '{self.key}' is none of {', '.join(SERIES_KEYS)}")
         if len(self.times_s) != len(self.values):
             raise ValueError(
@@ -115,13 +128,14 @@ class Timeline:
     """What one rank did over some steps. `source` says how it was recorded.
 
     `reasons` has a sentence for each key of `SERIES_KEYS` that could not be recorded and whose absence needs
-    one. `cores` is how many the rank may use.
+    one. `cores` is how many the rank may use, `core_groups` how many there are in each group of the host.
     """
 
     rank: int = 0
     device: Literal["cpu", "cuda"] = "cuda"
     source: str = ""
     cores: int | None = None
+    core_groups: dict[str, int] = field(default_factory=dict)
     series: tuple[Series, ...] = ()
     marks: tuple[Mark, ...] = ()
     reasons: dict[str, str] = field(default_factory=dict)

@@ -16,7 +16,7 @@ TABLE = """
     words: draft errors intervals phase_analysis rank_report recording script_start spread
     words: close_look
     words: timeline trial units
-    machine: calibration check child_lines command devices hardware* host hub installed lock
+    machine: calibration check child_lines command core_groups devices hardware* host hub installed lock
     machine: machine_profile models scratch toolchain trouble
     shapes: activations decoder* model_*
     space: knob* space*

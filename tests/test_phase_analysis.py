@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timeline_fakes import BACKWARD, FORWARD, UPDATE, make_timeline
+from timeline_fakes import BACKWARD, FORWARD, UPDATE, make_timeline, with_cores
 
 from offtune.phase_analysis import StepAnalysis, analyse, combined, essence
-from offtune.timeline import Mark, Series, Timeline
+from offtune.timeline import Mark, Series, Timeline, cores_key
 from offtune.trial import Status, TrialResult, dump, load
 
 
@@ -105,6 +105,24 @@ def test_devices_are_joined_by_mean_of_means_and_peak_of_peaks() -> None:
     assert backward.peak("device_used_bytes") == 33e9
     assert both.devices == 2
     assert combined([]) is None
+
+
+def test_cores_are_those_of_the_rank_that_read_them_and_of_several_hosts_the_mean() -> None:
+    first = analyse(with_cores(make_timeline(), node0=(16, 0.75)))
+    beside = analysed(rank=1)
+    elsewhere = analyse(with_cores(make_timeline(rank=2), node0=(16, 0.25), node1=(8, 0.5)))
+    assert first is not None and elsewhere is not None
+    alone, both = combined([first, beside]), combined([first, beside, elsewhere])
+    assert alone is not None and both is not None
+    assert alone.core_groups == {"node0": 16}
+    assert alone.phases[2].mean(cores_key("node0")) == pytest.approx(0.75)
+    assert both.core_groups == {"node0": 16, "node1": 8}
+    assert both.phases[2].mean(cores_key("node0")) == pytest.approx(0.5)
+    assert both.phases[2].mean(cores_key("node1")) == pytest.approx(0.5)
+    text = dump(essence(first))
+    assert load(StepAnalysis, text) == essence(first)
+    # A group of cores costs a trial little: some 400 bytes with four phases.
+    assert len(text) - len(dump(essence(analysed()))) < 500
 
 
 def test_the_essence_keeps_phases_to_six_figures_and_of_parts_their_time() -> None:

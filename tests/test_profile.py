@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from cost_cases import P
 from profile_fakes import GB, make_profiled
+from timeline_fakes import with_cores
 from typer.testing import CliRunner
 
 from offtune.cli import app
+from offtune.phase_analysis import analyse
 from offtune.profile import Expected
 from offtune.report.html import render
 from offtune.report.page import Table
@@ -46,6 +48,22 @@ def test_the_checklist_has_the_units_of_published_studies():
     assert rows["D2H, mean GiB/s"][1] == f"{12e9 / GIB:.2f}"
     assert rows["D2H, bytes per parameter"][1] == f"{12e9 * 2.0 / P:.2f}"
     assert rows["GPU busy, %"] == ("90", "55", "10", "0")
+
+
+def test_groups_of_cores_have_lines_in_terminal_json_and_page(capsys):
+    found = make_profiled()
+    timeline = with_cores(found.timelines[0], **{"node0": (16, 0.75), "node1-others": (8, 0.125)})
+    analysis = analyse(timeline)
+    found = replace(found, timelines=(timeline,), result=replace(found.result, analysis=analysis))
+    rows = cells(checklist(found, analysis))
+    assert rows["cores of node0 (16) busy, %"] == ("75",) * 4
+    assert "cores of node1-others (8) busy" in page_text(found, capsys)
+    document = profile_document(found)
+    assert document["analysis"]["core_groups"] == {"node0": 16, "node1-others": 8}
+    update = document["analysis"]["phases"][2]["figures"]["core_group_busy_share.node0"]
+    assert update["mean"] == pytest.approx(0.75)
+    page = render(profile_report(found))
+    assert "cores of node0 (16) busy" in page and '"name":"cores of node0"' in page
 
 
 def test_what_was_not_recorded_is_left_out_of_the_checklist():

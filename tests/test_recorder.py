@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from conftest import workload
 
 from offtune.phase_analysis import StepAnalysis
 from offtune.recording import read_timelines
-from offtune.timeline import OTHER, STEP
+from offtune.timeline import CORE_GROUPS, OTHER, STEP, cores_key
 from offtune.worker.memory import ResidentMemory, io_bytes_of
 from offtune.worker.parts import PartClock, watch_parts
 from offtune.worker.phases import PhaseClock
@@ -85,6 +87,27 @@ def test_parts_of_the_update_follow_each_other_and_the_timers_still_work():
     inside_s = sum(one.end_s - one.start_s for one in parts)
     assert 3 * PAUSE_S <= inside_s <= update.end_s - update.start_s
     assert original.stopped == ["optimizer_gradients", "optimizer_step"]
+
+
+def test_what_was_watched_is_let_go_again():
+    optimizer = Optimizer()
+    before = dict(vars(optimizer))
+    optimizer.unscale_and_clip_grads = unscale = lambda: None  # somebody else's, in the object itself
+    parts = watch_parts(SimpleNamespace(optimizer=optimizer), PhaseClock("cpu"), "cpu", 1)
+    assert optimizer.unscale_and_clip_grads is not unscale
+    assert "step" in vars(optimizer.optimizer)
+    parts.release()
+    assert vars(optimizer) == {**before, "unscale_and_clip_grads": unscale}
+    assert vars(optimizer.optimizer) == {}
+
+
+def test_what_was_put_around_a_watched_method_meanwhile_stays():
+    optimizer = Optimizer()
+    parts = watch_parts(SimpleNamespace(optimizer=optimizer), PhaseClock("cpu"), "cpu", 1)
+    inner: Any = optimizer.optimizer
+    inner.step = around = lambda: None
+    parts.release()
+    assert inner.step is around
 
 
 def test_a_watched_step_stays_a_method_of_its_optimizer():
@@ -161,7 +184,7 @@ def recorded(make_spec, tmp_path):
         clock, resident, optimizer = PhaseClock("cpu"), ResidentMemory(), Optimizer()
         recorder = Recorder(spec, 0, 0, clock, resident)
         recorder.allocator = allocator
-        recorder.begin(SimpleNamespace(optimizer=optimizer), None)
+        recorder.begin(SimpleNamespace(optimizer=optimizer), None, None)
         for _ in range(3):
             recorder.begin_step()
             step_s, ended_s = one_step(clock, optimizer)
@@ -224,6 +247,35 @@ def test_what_cannot_be_recorded_here_says_why_and_is_not_zero(recorded):
     assert "no link" in timeline.reasons["h2d_bytes_per_s"]
     assert "no counter" in timeline.reasons["host_memory_bytes_per_s"]
     assert "nvme_read_bytes_per_s" not in timeline.reasons  # nobody offloads to NVMe
+
+
+def test_the_hosts_cores_are_told_by_group_where_the_kernel_counts_them(recorded):
+    spec, analysis = recorded()
+    (timeline,) = read_timelines(spec.trial_dir)
+    assert analysis is not None
+    assert analysis.core_groups == timeline.core_groups
+    if CORE_GROUPS in timeline.reasons:
+        pytest.skip(timeline.reasons[CORE_GROUPS])
+    for name in timeline.core_groups:
+        series = timeline.find(cores_key(name))
+        assert series is not None and series.counted and min(series.values) >= 0.0
+    assert sum(timeline.core_groups.values()) >= len(os.sched_getaffinity(0))
+
+
+def test_a_rank_beside_the_first_leaves_the_cores_to_that(recorded, monkeypatch):
+    monkeypatch.setenv("OFFTUNE_LOCAL_RANK", "1")
+    spec, _ = recorded()
+    (timeline,) = read_timelines(spec.trial_dir)
+    assert timeline.core_groups == {}
+    assert CORE_GROUPS not in timeline.reasons
+
+
+def test_why_the_cores_are_not_known_is_kept(recorded, monkeypatch):
+    monkeypatch.setattr("offtune.worker.cores.CoreTimes", Path("/proc/stat-of-another-kernel").read_bytes)
+    spec, _ = recorded()
+    (timeline,) = read_timelines(spec.trial_dir)
+    assert timeline.core_groups == {}
+    assert "cannot be read: No such file" in timeline.reasons[CORE_GROUPS]
 
 
 def test_with_nvme_offload_its_traffic_and_footprint_are_recorded(recorded):

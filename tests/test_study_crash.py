@@ -15,9 +15,11 @@ import optuna
 import psutil
 import pytest
 from study_samples import LIMITS, measure, result, run, small_space, study_record
+from timeline_fakes import make_timeline
 
 from offtune.errors import StoreError
 from offtune.lock import Owner, current_owner
+from offtune.recording import write_timeline
 from offtune.records import Run
 from offtune.sampling import Sampling
 from offtune.store import Store
@@ -42,6 +44,7 @@ def live_until(moment: str, path: Path, origin: str) -> None:
         store.add_run(begun(proposal, trial_dir=str(trial_dir), swap_dir="/swap", token="77"))
         die_at("started", moment)
         came = measure(proposal.point)
+        write_timeline(trial_dir, make_timeline(steps=1))
         if moment in ("half a result", "result left"):
             text = dump(came)
             (trial_dir / RESULT_FILE).write_text(text if moment == "result left" else text[:-20])
@@ -51,6 +54,7 @@ def live_until(moment: str, path: Path, origin: str) -> None:
             study.abandon(proposal.number)
         store.finish_run("study-1", proposal.number, came)
         die_at("finished", moment)
+        study.keep_recording(store.run("study-1", proposal.number), came)
         if moment == "telling":
             optuna.trial.Trial.set_constraint = die  # type: ignore[assignment]
         study.tell(proposal.number, came)
@@ -136,6 +140,7 @@ def test_a_killed_study_goes_on_as_if_nothing_had_happened(
         assert store.run("study-1", 0).result == measure(store.run("study-1", 0).point)  # untouched
         for repair in repairs:
             check_leftovers(repair, moment)
+        check_recording(store, action)
         assert study.reconcile() == []
         while study.measured_count() < 4:
             finish_next(store, study)
@@ -151,6 +156,12 @@ def check_leftovers(repair: Repair, moment: str) -> None:
     assert repair.run is not None
     assert (repair.run.swap_dir, repair.run.token) == ("/swap", "77")
     assert repair.again == (repair.action == "interrupted")
+
+
+def check_recording(store: Store, action: str | None) -> None:
+    """Of the second trial, the one that was killed: kept once where its result is."""
+    kept = action in ("recovered", "told", None)
+    assert store.timelines("study-1", 1) == ([make_timeline(steps=1)] if kept else [])
 
 
 def test_every_trial_of_a_killed_study_has_an_end_for_optuna(tmp_path: Path) -> None:

@@ -29,6 +29,12 @@ def test_a_timeline_survives_json() -> None:
     assert load(Timeline, dump(whole)) == whole
 
 
+def test_a_timeline_of_an_offtune_that_knew_no_core_groups_is_read() -> None:
+    text = dump(make_timeline())
+    assert '"core_groups":{},' in text
+    assert load(Timeline, text.replace('"core_groups":{},', "")) == make_timeline()
+
+
 def test_a_series_is_of_a_known_kind_complete_and_in_order() -> None:
     with pytest.raises(ValueError, match="none of"):
         Series(key="speed", times_s=(), values=())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from offtune.timeline import Mark, Series, Timeline
+from offtune.timeline import Mark, Series, Timeline, cores_key
 
 GB = 1e9
 # name, seconds, device bytes, D2H, H2D (bytes per second), GPU busy, CPU busy
@@ -49,3 +49,14 @@ def make_timeline(
         for key, column in columns
     )
     return Timeline(rank=rank, source="a made-up training", cores=16, series=series, marks=tuple(marks))
+
+
+def with_cores(timeline: Timeline, **groups: tuple[int, float]) -> Timeline:
+    """The same with groups of cores: name=(how many, the share that is busy all the time)."""
+    times = timeline.series[0].times_s
+    series = tuple(
+        Series(key=cores_key(name), times_s=times, values=(busy,) * len(times), counted=True)
+        for name, (_, busy) in groups.items()
+    )
+    counts = {name: count for name, (count, _) in groups.items()}
+    return replace(timeline, core_groups=counts, series=(*timeline.series, *series))

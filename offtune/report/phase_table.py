@@ -6,12 +6,13 @@ Covered: time, memory, rates, bytes moved, utilisation of a StepAnalysis. Not co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from offtune.memory_model import MemoryPrediction
 from offtune.phase_analysis import PhaseFigures, StepAnalysis
 from offtune.report.page import Column, Table
 from offtune.report.predicted_memory import predicted_peaks
+from offtune.timeline import cores_key
 from offtune.units import format_bytes, format_seconds
 
 
@@ -21,7 +22,8 @@ def phase_table(analysis: StepAnalysis, memory: MemoryPrediction | None = None) 
     With a prediction its peaks stand at the end, labelled.
     """
     columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
-    rows = [(name, *(read(phase) for phase in analysis.phases)) for name, read in _PHASE_ROWS]
+    shown = (*_PHASE_ROWS, *_core_rows(analysis))
+    rows = [(name, *(read(phase) for phase in analysis.phases)) for name, read in shown]
     rows += _predicted_rows(analysis, memory) if memory is not None else []
     return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
 
@@ -59,6 +61,21 @@ def rate_per_s(bytes_per_s: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def core_group_names(analysis: StepAnalysis) -> Iterator[tuple[str, str]]:
+    """(key, what to call it) of each group of the host's cores: 'cores of node0 (16)'."""
+    for name, count in analysis.core_groups.items():
+        yield cores_key(name), f"cores of {name} ({count})"
+
+
+def _core_rows(analysis: StepAnalysis) -> Iterator[tuple[str, Callable[[PhaseFigures], str]]]:
+    for key, name in core_group_names(analysis):
+        yield f"{name} busy", _mean_share(key)
+
+
+def _mean_share(key: str) -> Callable[[PhaseFigures], str]:
+    return lambda phase: _percent(phase.mean(key))
 
 
 def _mean_rate(key: str) -> Callable[[PhaseFigures], str]:
@@ -103,7 +120,7 @@ _PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
         )
         for what, make in (("mean", _mean_rate), ("peak", _peak_rate), ("moved", _moved))
     ),
-    ("GPU busy", lambda phase: _percent(phase.mean("gpu_busy_share"))),
+    ("GPU busy", _mean_share("gpu_busy_share")),
     ("GPU idle", lambda phase: format_seconds(phase.gpu_idle_s)),
-    ("CPU busy", lambda phase: _percent(phase.mean("cpu_busy_share"))),
+    ("CPU busy", _mean_share("cpu_busy_share")),
 )

@@ -13,6 +13,7 @@ from offtune.close_look import CloseLook
 from offtune.phase_analysis import PhaseFigures, StepAnalysis
 from offtune.profile import Profiled
 from offtune.report.page import Column, Table
+from offtune.report.phase_table import core_group_names
 from offtune.report.predicted_memory import predicted_peaks
 from offtune.timeline import OTHER
 from offtune.traffic_check import CounterCheck, TrafficCheck
@@ -74,6 +75,8 @@ def _rows(found: Profiled, analysis: StepAnalysis) -> Iterable[Row]:
         yield Row(name=f"{name}, bytes per parameter", read=_per_parameter(key, found.local_params))
     yield Row(name="GPU busy, %", read=_scaled("gpu_busy_share", "mean", 100), digits=0)
     yield Row(name="CPU busy, %", read=_scaled("cpu_busy_share", "mean", 100), digits=0)
+    for key, name in core_group_names(analysis):
+        yield Row(name=f"{name} busy, %", read=_scaled(key, "mean", 100), digits=0)
 
 
 def _scaled(key: str, which: str, factor: float) -> Read:

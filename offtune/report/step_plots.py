@@ -29,11 +29,11 @@ from offtune.report.plot_style import (
 )
 from offtune.report.predicted_memory import predicted_peaks, predicted_series
 from offtune.report.sections import Plot
-from offtune.timeline import LEVELS, Mark, Series, Timeline
+from offtune.timeline import CORE_GROUPS, LEVELS, Mark, Series, Timeline, cores_key
 from offtune.units import format_bytes, format_seconds
 
 Style = tuple[str, str, float, str]
-_MEMORY = "memory, GB"
+_MEMORY, _BUSY = "memory, GB", "busy, %"
 # (name, colour, factor, dash) of each series' line, by panel from the top; an "area" is told from a line
 # without colour, too.
 _PANELS: dict[str, dict[str, Style]] = {
@@ -50,7 +50,7 @@ _PANELS: dict[str, dict[str, Style]] = {
         "nvme_write_bytes_per_s": ("NVMe write", ORANGE, 1 / GB, "area"),
         "nvme_read_bytes_per_s": ("NVMe read", GREEN, 1 / GB, "solid"),
     },
-    "busy, %": {
+    _BUSY: {
         "gpu_busy_share": ("GPU", BLUE, 100.0, "solid"),
         "cpu_busy_share": ("CPU", GRAY, 100.0, "dot"),
     },
@@ -64,11 +64,14 @@ SERIES_NAMES: dict[str, str] = {
     **{series_key: style[0] for styles in _PANELS.values() for series_key, style in styles.items()},
     "gpu_busy_share": "GPU utilisation",
     "cpu_busy_share": "CPU utilisation",
+    CORE_GROUPS: "utilisation of groups of cores",
     "host_resident_bytes": "host memory",
     "pinned_bytes": "pinned memory",
     "nvme_footprint_bytes": "NVMe footprint",
     "host_memory_bytes_per_s": "host memory bandwidth",
 }
+# Of the first groups of cores; more lines in one panel could not be told apart, the table has them all.
+_CORE_COLORS = (ORANGE, GREEN, PURPLE, RED)
 _PANEL_PX = 140
 _FRAME_PX = 74
 _WIDE = 0.25  # of the step, for the name of a phase to stand over its middle
@@ -123,13 +126,21 @@ def _panels(one: Timeline, memory: MemoryPrediction | None) -> list[tuple[str, l
     """What is drawn of a step, by panel; panels without anything are left out."""
     expected = () if memory is None else predicted_series(memory, one.device, one.marks)
     found = []
-    for label, styles in _PANELS.items():
+    for label, styles in _panel_styles(one).items():
         lines = [(series, style) for key, style in styles.items() if (series := _worth(one, key))]
         if label == _MEMORY:
             lines += [(series, _PREDICTED[series.key]) for series in expected]
         if lines:
             found.append((label, lines))
     return found
+
+
+def _panel_styles(one: Timeline) -> dict[str, dict[str, Style]]:
+    cores = {
+        cores_key(name): (f"cores of {name}", color, 100.0, "dash")
+        for name, color in zip(one.core_groups, _CORE_COLORS, strict=False)
+    }
+    return {**_PANELS, _BUSY: {**_PANELS[_BUSY], **cores}}
 
 
 def _worth(timeline: Timeline, key: str) -> Series | None:

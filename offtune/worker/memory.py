@@ -82,7 +82,7 @@ def reset_kernel_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-class _Sampler(threading.Thread):
+class Sampler(threading.Thread):
     """Call `read` every `interval_s` until stopped; keep the maximum and the mean, and `tell` each value."""
 
     def __init__(self, read: Callable[[], float | None], interval_s: float) -> None:
@@ -106,8 +106,9 @@ class _Sampler(threading.Thread):
         self.peak = value if self.peak is None else max(self.peak, value)
         self.total += value
         self.count += 1
-        if self.tell is not None:
-            self.tell(value)
+        tell = self.tell  # once: another thread may take it away between a look and the call
+        if tell is not None:
+            tell(value)
 
     def stop(self) -> None:
         self._over.set()
@@ -122,7 +123,7 @@ class ResidentMemory:
         reset_kernel_peak()
         reader = ResidentReader()
         self.level_bytes = reader.read()
-        self._sampler = _Sampler(reader.read, _RESIDENT_INTERVAL_S)
+        self._sampler = Sampler(reader.read, _RESIDENT_INTERVAL_S)
         self._sampler.start()
 
     def look(self) -> None:
@@ -130,7 +131,7 @@ class ResidentMemory:
         self._sampler.sample()
 
     def listen(self, tell: Callable[[float], object] | None) -> None:
-        """Tell each sample, in the thread that took it."""
+        """Tell each sample from now on, in the thread that took it; None tells nobody."""
         self._sampler.tell = tell
 
     def peak_bytes(self) -> int:
@@ -157,7 +158,7 @@ class DriverMemory:
         self._gpu = gpu
         self._start_bytes = hardware.device_used_bytes(gpu)
         self.source = "driver, this process"
-        self._sampler = _Sampler(self._read, _DRIVER_INTERVAL_S)
+        self._sampler = Sampler(self._read, _DRIVER_INTERVAL_S)
         self._sampler.start()
 
     def _read(self) -> float | None:
@@ -171,7 +172,7 @@ class DriverMemory:
         return float(whole - self._start_bytes)
 
     def listen(self, tell: Callable[[float], object] | None) -> None:
-        """Tell each sample, from the sampling thread."""
+        """Tell each sample from now on, in the sampling thread; None tells nobody."""
         self._sampler.tell = tell
 
     def now_bytes(self) -> int | None:
@@ -187,32 +188,32 @@ class DriverMemory:
 
 
 class LinkTraffic:
-    """Mean PCIe rates (CUDA) and bytes to and from block devices over a stretch of steps.
+    """Mean PCIe rates (CUDA) and bytes to and from block devices over a stretch of steps."""
 
-    `tell` gets each sample of (H2D, D2H) in bytes per second, None where the driver has no such counter.
-    """
-
-    def __init__(
-        self, device: DeviceKind, gpu: int, tell: Callable[[tuple[float, float] | None], object] | None = None
-    ) -> None:
+    def __init__(self, device: DeviceKind, gpu: int) -> None:
         self._device = device
         self._io_start = io_bytes()
         self._gpu = gpu
-        self._tell = tell
+        self._tell: Callable[[tuple[float, float] | None], object] | None = None
         self._up = self._down = 0.0
-        self._sampler = _Sampler(self._read, _DRIVER_INTERVAL_S)
+        self._sampler = Sampler(self._read, _DRIVER_INTERVAL_S)
         if device == "cuda":
             self._sampler.start()
 
     def _read(self) -> float | None:
         rates = hardware.pcie_bytes_per_s(self._gpu)
-        if self._tell is not None:
-            self._tell(rates)
+        tell = self._tell
+        if tell is not None:
+            tell(rates)
         if rates is None:
             return None
         self._up += rates[0]
         self._down += rates[1]
         return rates[0] + rates[1]
+
+    def listen(self, tell: Callable[[tuple[float, float] | None], object] | None) -> None:
+        """Tell each sample from now on: (H2D, D2H) in bytes per second, None without such a counter."""
+        self._tell = tell
 
     def finish(self) -> Traffic:
         if self._device == "cuda":

@@ -79,6 +79,7 @@ class PartClock:
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
         self._stack = _Stack()
+        self._put_back: list[Callable[[], object]] = []
 
     def enter(self, name: str) -> None:
         """A part begins, and interrupts the one it lies in."""
@@ -105,6 +106,7 @@ class PartClock:
         original = getattr(owner, method, None)
         if original is None:
             return
+        inherited = method not in vars(owner)
 
         def timed(_: Any, *args: Any, **kwargs: Any) -> Any:
             self.enter(part)
@@ -113,7 +115,32 @@ class PartClock:
             finally:
                 self.leave()
 
-        setattr(owner, method, types.MethodType(timed, owner))
+        self._put_in_place(owner, method, types.MethodType(timed, owner), None if inherited else original)
+
+    def around_timers(self, optimizer: Any) -> None:
+        """Let some timers of a ZeRO optimizer of stage 1 or 2 be parts."""
+        self._put_in_place(optimizer, "timers", _Timers(optimizer.timers, self), optimizer.timers)
+
+    def _put_in_place(self, owner: Any, name: str, ours: Any, before: Any) -> None:
+        """Set an attribute until `release`; what was inherited has no `before`."""
+
+        def put_back() -> None:
+            # What somebody has put around ours meanwhile stays, and ours within it.
+            if vars(owner).get(name) is not ours:
+                return
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        setattr(owner, name, ours)
+        self._put_back.append(put_back)
+
+    def release(self) -> None:
+        """Put every object back as it was; between two phases."""
+        for put_back in reversed(self._put_back):
+            put_back()
+        self._put_back.clear()
 
 
 class _Timers:
@@ -146,8 +173,8 @@ class _Timer:
         self._original.stop(*args, **kwargs)
 
 
-def watch_parts(engine: Any, clock: PhaseClock, device: DeviceKind, ranks: int) -> None:
-    """Time the parts of the phases of this engine from now on; alone, a rank has no collectives."""
+def watch_parts(engine: Any, clock: PhaseClock, device: DeviceKind, ranks: int) -> PartClock:
+    """Time the parts of this engine's phases until they are released; alone, a rank has no collectives."""
     parts = PartClock(clock)
     optimizer = engine.optimizer
     for owner, methods in (
@@ -163,7 +190,8 @@ def watch_parts(engine: Any, clock: PhaseClock, device: DeviceKind, ranks: int) 
         on_host = device == "cpu" or type(inner).__name__.startswith("DeepSpeedCPU")
         parts.around(inner, "step", CPU_OPTIMIZER if on_host else GPU_OPTIMIZER)
     if hasattr(optimizer, "bit16_groups") and hasattr(optimizer, "timers"):
-        optimizer.timers = _Timers(optimizer.timers, parts)
+        parts.around_timers(optimizer)
+    return parts
 
 
 def _inner_optimizers(optimizer: Any) -> list[Any]:

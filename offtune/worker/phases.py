@@ -54,7 +54,7 @@ class PhaseClock:
 
     def __init__(self, device: DeviceKind) -> None:
         self.on_device: Callable[[], Moment] = _cuda_mark if device == "cuda" else time.perf_counter
-        self.edge: Callable[[], object] = _nothing
+        self.edge: Callable[[], object] = do_nothing
         self.inside: str | None = None
         self.micro_step = -1
         self._cuda = device == "cuda"
@@ -128,8 +128,8 @@ class PhaseClock:
         )
 
 
-def _nothing() -> None:
-    return None
+def do_nothing() -> None:
+    """What is called at edges that nobody listens to."""
 
 
 def _micro_steps(timed: Sequence[Timed]) -> tuple[float, ...]:

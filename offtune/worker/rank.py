@@ -58,6 +58,7 @@ def environment(spec: TrialSpec, rank: int, place: Place) -> dict[str, str]:
         "LOCAL_RANK": "0" if spec.device == "cuda" else str(place.local_rank),
         "WORLD_SIZE": str(spec.workload.world_size),
         "LOCAL_SIZE": str(place.local_size),
+        "OFFTUNE_LOCAL_RANK": str(place.local_rank),  # LOCAL_RANK counts cards, of which each rank sees one
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": spec.token,
     }

@@ -116,11 +116,10 @@ class Record:
 
     def _begin_recording(self, engine: Any) -> None:
         """Time series from the first measured step on; without them still the traffic as a whole."""
+        self._traffic = memory.LinkTraffic(self.spec.device, self.gpu)
         if self.spec.record and self.resident is not None:
             self.recorder = Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
-            self.recorder.begin(engine, self.driver)
-        tell = self.recorder.on_link if self.recorder is not None else None
-        self._traffic = memory.LinkTraffic(self.spec.device, self.gpu, tell)
+            self.recorder.begin(engine, self.driver, self._traffic)
 
     def end_step(self, step_s: float, losses: Sequence[torch.Tensor]) -> None:
         """The step took `step_s`; its loss is the mean over ranks of the sum of `losses`, if any.

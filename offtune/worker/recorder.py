@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from offtune import hardware
+from offtune.core_groups import CoreGroup
 from offtune.phase_analysis import StepAnalysis, analyse, essence
 from offtune.recording import write_timeline
-from offtune.timeline import SERIES_KEYS, STEP, Mark, Timeline
+from offtune.timeline import CORE_GROUPS, SERIES_KEYS, STEP, Mark, Timeline, cores_key
 from offtune.trial import TrialSpec
 from offtune.worker.allocator import AllocatorMemory
-from offtune.worker.memory import DriverMemory, ProcFile, ResidentMemory, io_bytes_of
-from offtune.worker.parts import watch_parts
-from offtune.worker.phases import Moment, PhaseClock, Timed
+from offtune.worker.cores import CoreWatch, is_first_here
+from offtune.worker.memory import DriverMemory, LinkTraffic, ProcFile, ResidentMemory, io_bytes_of
+from offtune.worker.parts import PartClock, watch_parts
+from offtune.worker.phases import Moment, PhaseClock, Timed, do_nothing
 from offtune.worker.readings import Readings, rounded
 
 # Edges of phases nearer than this share a reading: where one phase ends the next begins.
@@ -68,16 +71,36 @@ class Recorder:
         self._io = ProcFile("io") if spec.swap_dir is not None else None
         self._clock = clock
         self._held: list[tuple[Moment, tuple[int, int]]] = []  # by the allocator, at edges of this step
-        clock.edge = self._edge
+        self._cores: CoreWatch | None = None
+        self._stop: Callable[[], object] = do_nothing
 
-    def begin(self, engine: Any, driver: DriverMemory | None) -> None:
-        """Listen to the samplers that run anyway, and time the parts of the engine's phases."""
-        watch_parts(engine, self._clock, self._spec.device, self._spec.workload.world_size)
-        self._resident.listen(self._on_resident)
+    def begin(self, engine: Any, driver: DriverMemory | None, link: LinkTraffic | None) -> None:
+        """Listen to the samplers that run anyway, and time the parts of the engine's phases, until `stop`."""
+        parts = watch_parts(engine, self._clock, self._spec.device, self._spec.workload.world_size)
         if self.allocator is not None:
             self.allocator.peaks()  # the warm-up's belong to no phase
+        self._cores = CoreWatch(self._on_cores) if is_first_here() else None
+        self._clock.edge = self._edge
+        self._resident.listen(self._on_resident)
         if driver is not None:
             driver.listen(self._on_driver)
+        if link is not None:
+            link.listen(self._on_link)
+        self._stop = partial(self._let_go, parts, driver, link)
+
+    def stop(self) -> None:
+        """Let go of engine and samplers, which go on as if never listened to; between two steps."""
+        self._stop()
+        self._stop = do_nothing
+
+    def _let_go(self, parts: PartClock, driver: DriverMemory | None, link: LinkTraffic | None) -> None:
+        parts.release()
+        self._clock.edge = do_nothing
+        for sampler in (self._resident, driver, link):
+            if sampler is not None:
+                sampler.listen(None)
+        if self._cores is not None:
+            self._cores.stop()
 
     def begin_step(self) -> None:
         """Before the clock of a step starts: what takes longer to read, or changes little."""
@@ -115,13 +138,13 @@ class Recorder:
             return None
         self.begin_step()
         self._place_held()
-        self._resident.listen(None)
+        self.stop()
         timeline = self._timeline(self.zero_s)
         write_timeline(self._spec.trial_dir, timeline)
         found = analyse(timeline)
         return essence(found) if found is not None else None
 
-    def on_link(self, rates: tuple[float, float] | None) -> None:
+    def _on_link(self, rates: tuple[float, float] | None) -> None:
         """The driver's PCIe counters have been read, in the thread that does so."""
         now = time.perf_counter()
         if rates is not None:
@@ -157,6 +180,9 @@ class Recorder:
             readings.counter("nvme_read_bytes_per_s", now, read)
             readings.counter("nvme_write_bytes_per_s", now, written)
 
+    def _on_cores(self, group: CoreGroup, at_s: float, busy_s: float) -> None:
+        self._readings.counter(cores_key(group.name), at_s, busy_s, len(group.cores))
+
     def _place_held(self) -> None:
         """What the allocator held, at the moments the device came to; it must have finished the step."""
         for moment, (allocated, reserved) in self._held:
@@ -172,6 +198,7 @@ class Recorder:
             device=self._spec.device,
             source="the rank itself, every 10 ms and at the edges of phases",
             cores=self._spec.threads_per_rank,
+            core_groups=self._cores.sizes if self._cores is not None else {},
             series=series,
             marks=tuple(self._marks),
             reasons=self._reasons({one.key for one in series if one.times_s}),
@@ -180,9 +207,13 @@ class Recorder:
     def _reasons(self, recorded: set[str]) -> dict[str, str]:
         """Why a series is not there; without NVMe offload its counters need no excuse."""
         needless = () if self._spec.swap_dir is not None else _WITH_NVME
-        absent = [key for key in SERIES_KEYS if key not in recorded and key not in needless]
+        wanted = [key for key in SERIES_KEYS if key != CORE_GROUPS and key not in needless]
+        absent = [key for key in wanted if key not in recorded]
         on_cpu = dict.fromkeys(_ABSENT_ON_CPU, _ON_CPU) if self._spec.device == "cpu" else {}
         reasons = {**_ABSENT, **on_cpu}
+        if self._cores is not None and self._cores.reason:  # other ranks leave the host's cores to the first
+            absent.append(CORE_GROUPS)
+            reasons[CORE_GROUPS] = self._cores.reason
         return {key: reasons.get(key, "nothing was read") for key in absent}
 
 

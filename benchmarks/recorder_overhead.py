@@ -1,152 +1,188 @@
-"""What recording costs: step times with the recorder on against off, in trials that take turns.
+"""What recording costs a training: one process whose recorder is switched on and off from block to block.
 
-    python benchmarks/recorder_overhead.py                      20 pairs of trials a placement (20 minutes)
-    python benchmarks/recorder_overhead.py --quick              2 pairs of one placement: does it work at all
-    python benchmarks/recorder_overhead.py --nvme-path FOLDER   an NVMe placement, too
+    python benchmarks/recorder_overhead.py [-o FILE]             three placements, seven minutes at most
+    python benchmarks/recorder_overhead.py --nvme-path FOLDER    an NVMe placement, too: ten minutes at most
+    python benchmarks/recorder_overhead.py --quick               half a minute: does it work at all
+    python benchmarks/recorder_overhead.py --trials              whole trials in pairs (recorder_trials.py)
 
-Pairs run on-off, off-on, on-off, ... so that a drift of the machine favours neither. A trial's figure is the
-median of its measured steps; a pair's is on over off; the interval is Student's over the logarithms of pairs,
-95 %. The goal is at most 1 %. Exit code 0 when the whole interval is below, 1 when it misses the goal and is
-tight enough to say so, 2 when the noise of the machine leaves it undecided.
+Blocks run on-off-off-on in one training, so that the layout of memory is the same and a drift of the machine
+cancels. Compared are the whole turn of the training loop, which has also what recording does between two
+steps, the step as a trial reports it, and processor time of the rank. A placement ends when its intervals lie
+wholly on one side of the goal, at most 1 % (`recorder_blocks.enough`), or after `--seconds`. Exit code 0 when
+all lie below, 1 when one lies above, 2 when the noise of the machine leaves one undecided.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
-from statistics import mean, median, stdev
+from pathlib import Path
 
-from offtune import ds_config, hardware, prepare, scratch
+import recorder_trials
+from recorder_blocks import DECIDING, Blocks, Figure, side
+from recorder_trials import NVME_PLACEMENT, PLACEMENTS, overhead_spec
+
+from offtune import hardware, host, log_tail, prepare, scratch
 from offtune.config import Options, resolve
-from offtune.ds_zero import placement_text
 from offtune.errors import OfftuneError
+from offtune.launch import ColdRanks
+from offtune.runner import run_ranks
 from offtune.space import load_space
-from offtune.trial import Status, TrialSpec
+from offtune.trial import dump, load
 
-_GOAL = 1.01
-_TIGHT = 0.005  # half the interval: narrower than that, a missed goal is not noise
-_PLACEMENTS = ("zero2", "zero2 opt=cpu", "zero3 opt=cpu param=cpu")
-_NVME_PLACEMENT = "zero3 opt=nvme param=cpu"
-_MICRO_BATCH = 1  # the shortest phases there are, so the most of what is read at their edges
-# Two-sided 95 % quantiles of Student's t for n - 1 degrees of freedom (any table); beyond the last, 1.96.
-_T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 15: 2.14, 20: 2.09, 30: 2.05}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Step time with recording over that without: geometric mean of pairs, and its interval."""
-
-    placement: str
-    ratio: float
-    low: float
-    high: float
-    pairs: int
-    step_s: float
-
-    @property
-    def missed(self) -> bool:
-        return self.low > _GOAL or (self.high > _GOAL and math.log(self.high / self.low) / 2 < _TIGHT)
+_SECONDS = 130.0  # of training a placement: four of them and their starts in ten minutes
+_BLOCK_STEPS = 1
+_WARMUP_STEPS = 3
+_QUICK_SECONDS = 12.0
+_DEADLINE_S = 240.0  # beside `_SECONDS`, for starting
+_RESULT = "blocks.json"
+_COLUMNS: tuple[tuple[str, Figure], ...] = (
+    ("whole turn", "turn_s"),
+    ("step", "step_s"),
+    ("processor time", "cpu_s"),
+)
 
 
 def main() -> int:
     options = _options()
     asked = Options(budget="4GB", model=options.model, nvme_path=options.nvme_path, device=options.device,
-                    gpus=options.gpus, warmup_steps=2, steps=options.steps)  # fmt: skip
+                    gpus=options.gpus, warmup_steps=_WARMUP_STEPS, steps=options.steps)  # fmt: skip
+    placements = PLACEMENTS[:1] if options.quick else PLACEMENTS
+    placements += (NVME_PLACEMENT,) if options.nvme_path else ()
     config = resolve(asked, hardware.detect())
-    placements = _PLACEMENTS[:1] if options.quick else _PLACEMENTS
-    placements += (_NVME_PLACEMENT,) if options.nvme_path else ()
-    costs = []
     space = load_space("nvme" if options.nvme_path else "ladder")
     prepared = prepare.prepare(config, space, lambda text: print(text, file=sys.stderr))
     with prepared.runner:
-        for placement in placements:
-            trial = partial(_median_step_s, prepared, placement)
-            costs.append(_cost(placement, trial, 2 if options.quick else options.pairs))
-            print(_line(costs[-1]), flush=True)
-    return _verdict(costs)
+        if options.trials:
+            return recorder_trials.compare(prepared, placements, options.pairs)
+    found = {}
+    for placement in placements:
+        found[placement] = _measure(prepared, placement, options.seconds)
+        print(_row(placement, found[placement]), flush=True)
+    sheet = _sheet(found, options, prepared)
+    print("\n" + _verdict(found))
+    if options.output:
+        options.output.write_text(sheet)
+    return _exit_code(found)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="only see that it runs")
-    parser.add_argument("--pairs", type=int, default=20, help="pairs of trials a placement")
-    parser.add_argument("--steps", type=int, default=20, help="measured steps a trial")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="most of training a placement")
+    parser.add_argument("--trials", action="store_true", help="compare whole trials instead")
+    parser.add_argument("--pairs", type=int, default=20, help="with --trials: pairs a placement")
+    parser.add_argument("--steps", type=int, help="of a block (1), or of a trial (20)")
     parser.add_argument("--model", default="llama-5m", help="the smaller the model, the harder the goal")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     parser.add_argument("--gpus", type=int, help="ranks")
     parser.add_argument("--nvme-path", help="a folder on the device to offload to")
-    return parser.parse_args()
+    parser.add_argument("-o", "--output", type=Path, help="write the dated sheet here")
+    options = parser.parse_args()
+    options.steps = options.steps or (recorder_trials.STEPS if options.trials else _BLOCK_STEPS)
+    if options.quick:
+        options.seconds, options.pairs = _QUICK_SECONDS, 2
+    return options
 
 
-def _cost(placement: str, step_s: Callable[[bool], float], pairs: int) -> Cost:
-    logs, without = [], []
-    for pair in range(pairs):
-        order = (True, False) if pair % 2 == 0 else (False, True)
-        found = {record: step_s(record) for record in order}
-        logs.append(math.log(found[True] / found[False]))
-        without.append(found[False])
-    half = _t95(pairs) * stdev(logs) / math.sqrt(pairs)
-    middle = mean(logs)
-    return Cost(placement=placement, ratio=math.exp(middle), low=math.exp(middle - half),
-                high=math.exp(middle + half), pairs=pairs, step_s=median(without))  # fmt: skip
+def _measure(prepared: prepare.Prepared, placement: str, seconds: float) -> Blocks:
+    """One training of that placement. Raises OfftuneError where it fails."""
+    spec = overhead_spec(prepared, placement, record=False, deadline_s=seconds + _DEADLINE_S)
+    folder = Path(spec.trial_dir)
+    path = folder / "spec.json"
+    path.write_text(dump(spec))
+    program = (sys.executable, str(Path(__file__).with_name("recorder_rank.py")), str(seconds))
+    try:
+        ending = run_ranks(spec, partial(ColdRanks, program=program), path)
+        if not (folder / _RESULT).exists():
+            raise OfftuneError(
+                f"'{placement}' ended ({ending.cause}): {log_tail.read_tail(folder / 'rank0.log')}",
+                "Run: offtune doctor",
+            )
+        return load(Blocks, (folder / _RESULT).read_bytes())
+    finally:
+        scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
 
 
-def _t95(count: int) -> float:
-    """Of the nearest smaller count in the table: rather too wide than too narrow."""
-    return _T95[max(known for known in _T95 if known <= count)]
+def _row(placement: str, found: Blocks) -> str:
+    cells = [placement, f"{1000 * found.without('turn_s'):.1f}", str(len(found.comparisons()))]
+    for _, figure in _COLUMNS:
+        ratio = found.ratio(figure)
+        change, low, high = (100 * (value - 1) for value in (ratio.centre, ratio.low, ratio.high))
+        cells.append(f"{change:+.2f} % ({low:+.2f} to {high:+.2f})")
+    cells.append(f"{1000 * _cpu_cost_s(found):+.2f}")
+    cells.append({"below": "yes", "above": "NO", "open": "not decided"}[_side(found)])
+    return f"| {' | '.join(cells)} |"
 
 
-def _line(cost: Cost) -> str:
-    change, low, high = (100 * (ratio - 1) for ratio in (cost.ratio, cost.low, cost.high))
-    return (
-        f"{cost.placement:26} step {1000 * cost.step_s:7.1f} ms  recording {change:+.2f} % "
-        f"({low:+.2f} to {high:+.2f}, {cost.pairs} pairs)"
-    )
+def _cpu_cost_s(found: Blocks) -> float:
+    """Processor time of a step that recording takes."""
+    return (found.ratio("cpu_s").centre - 1) * found.without("cpu_s")
 
 
-def _verdict(costs: Sequence[Cost]) -> int:
-    missed = [cost.placement for cost in costs if cost.missed]
-    open_ones = [cost.placement for cost in costs if cost.high > _GOAL and not cost.missed]
-    if missed:
-        print(f"\nRecording costs more than 1 % of a step: {', '.join(missed)}")
-    elif open_ones:
-        print(f"\nNot decided, the machine scatters too much: {', '.join(open_ones)}. More --pairs help.")
-    else:
-        print("\nRecording costs less than 1 % of a step.")
-    return 1 if missed else 2 if open_ones else 0
+def _side(found: Blocks) -> str:
+    sides = [side(found.ratio(figure)) for figure in DECIDING]
+    return "above" if "above" in sides else "open" if "open" in sides else "below"
 
 
-def _median_step_s(prepared: prepare.Prepared, placement: str, record: bool) -> float:
-    spec = _spec(prepared, placement, record)
-    result = prepared.runner(spec)
-    scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)
-    if result.status is not Status.OK:
-        raise OfftuneError(f"'{placement}' ended {result.status}: {result.reason}", "Run: offtune doctor")
-    return median(result.step_s)
+def _verdict(found: Mapping[str, Blocks]) -> str:
+    above = [placement for placement, blocks in found.items() if _side(blocks) == "above"]
+    undecided = [placement for placement, blocks in found.items() if _side(blocks) == "open"]
+    if above:
+        return f"Recording costs more than 1 % of a step: {', '.join(above)}."
+    if undecided:
+        return f"Not decided, the machine scatters too much: {', '.join(undecided)}. More --seconds help."
+    return "Recording costs less than 1 % of a step."
 
 
-def _spec(prepared: prepare.Prepared, placement: str, record: bool) -> TrialSpec:
+def _exit_code(found: Mapping[str, Blocks]) -> int:
+    sides = {_side(blocks) for blocks in found.values()}
+    return 1 if "above" in sides else 2 if "open" in sides else 0
+
+
+def _sheet(found: Mapping[str, Blocks], options: argparse.Namespace, prepared: prepare.Prepared) -> str:
+    """The page for docs/."""
     config = prepared.config
-    swap = None
-    if config.nvme_path is not None and "nvme" in placement:
-        swap = str(scratch.make_swap_dir(config.nvme_path, "overhead", 0))
-    point = {"placement": placement, "micro_batch": _MICRO_BATCH}
-    built = ds_config.build({}, point, prepared.facts, swap)
-    assert placement_text(built) == placement
-    return TrialSpec(
-        **prepare.spec_fields(config, prepared.ops),
-        study="overhead",
-        number=0,
-        ds_config=built,
-        trial_dir=str(scratch.make_trial_dir("overhead", 0)),
-        swap_dir=swap,
-        token=scratch.new_token(),
-        record=record,
-    )
+    device = "CPU accelerator" if config.device == "cpu" else f"{config.workload.world_size} GPUs"
+    where = f"{date.today()}, {host.cpu_model()}, {host.usable_cores()} cores, {device}, {options.model}"
+    titles = ("placement", "turn, ms", "comparisons", *(title for title, _ in _COLUMNS),
+              "processor time, ms a step", "below 1 %")  # fmt: skip
+    lines = [
+        "# What recording costs",
+        "",
+        f"    python {' '.join([f'benchmarks/{Path(sys.argv[0]).name}', *_shown_arguments()])}",
+        "",
+        *_ABOUT.splitlines(),
+        "",
+        f"{where}; blocks of {options.steps} steps, micro-batch 1.",
+        "",
+        f"| {' | '.join(titles)} |",
+        f"|---|{'---:|' * (len(titles) - 1)}",
+        *(_row(placement, blocks) for placement, blocks in found.items()),
+        "",
+        _verdict(found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _shown_arguments() -> Sequence[str]:
+    """The command's own arguments, with folders of this machine left out."""
+    hidden = {"--nvme-path": "DIR", "-o": "FILE", "--output": "FILE"}
+    words = sys.argv[1:]
+    return [hidden.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+
+
+_ABOUT = """\
+One training switches its recorder on and off from block to block, on-off-off-on, which is one comparison:
+the layout of memory is the same and a drift of the machine cancels. With it on, everything that recording
+adds to a trial is there ([trials.md](trials.md)): edges of phases, samples, parts, marks, and what is read
+between two steps. *Whole turn* is the wall time of a turn of the training loop, *step* what a trial
+reports, from barrier to barrier; *processor time* is the rank's own, all its threads. In brackets are 95 %
+intervals, Student's over the comparisons without spikes. Micro-batch 1 on a small model has the shortest
+phases, so the most to record in a second."""
 
 
 if __name__ == "__main__":

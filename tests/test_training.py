@@ -14,6 +14,7 @@ from offtune import ds_config, ops, scratch
 from offtune.launch import ColdRanks
 from offtune.recording import read_timelines
 from offtune.runner import TrialRunner, run_trial
+from offtune.timeline import CORE_GROUPS
 from offtune.trial import Facts, Status, StopRule, TrialResult
 from offtune.worker.memory import private_resident_bytes
 
@@ -141,6 +142,7 @@ def test_every_trial_carries_what_each_phase_did_and_leaves_its_timeline(runner,
     (timeline,) = read_timelines(spec.trial_dir)
     assert {mark.micro_step for mark in timeline.marks if mark.name == "backward"} == {0, 1}
     assert "no link" in timeline.reasons["h2d_bytes_per_s"]
+    assert analysis.core_groups or CORE_GROUPS in analysis.reasons
 
 
 def test_without_recording_there_is_no_analysis_and_nothing_else_is_missing(runner, make_trial):
@@ -153,11 +155,16 @@ def test_without_recording_there_is_no_analysis_and_nothing_else_is_missing(runn
 
 @pytest.mark.parametrize("placement", ["zero2 opt=cpu", "zero3 opt=cpu param=cpu"])
 def test_two_ranks_train_as_one_trial(runner, make_trial, placement):
-    result = runner(make_trial(placement, world_size=2))
+    spec = make_trial(placement, world_size=2)
+    result = runner(spec)
     assert_trained(result)
     assert result.exit_codes == (0, 0)
     assert result.analysis is not None and result.analysis.devices == 2
     assert "backward.collective" in {part.name for part in result.analysis.parts}
+    # The first rank reads the host's cores for both.
+    first, second = read_timelines(spec.trial_dir)
+    assert result.analysis.core_groups == first.core_groups
+    assert second.core_groups == {}
 
 
 def test_warm_and_cold_trials_tell_the_same(runner, make_trial):

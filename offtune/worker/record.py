@@ -118,8 +118,19 @@ class Record:
         """Time series from the first measured step on; without them still the traffic as a whole."""
         self._traffic = memory.LinkTraffic(self.spec.device, self.gpu)
         if self.spec.record and self.resident is not None:
-            self.recorder = Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
-            self.recorder.begin(engine, self.driver, self._traffic)
+            self.start_recording(engine)
+
+    def start_recording(self, engine: Any) -> None:
+        """From the next step on, record what the samplers of `watch_memory` and the phases tell."""
+        assert self.resident is not None
+        self.recorder = Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
+        self.recorder.begin(engine, self.driver, self._traffic)
+
+    def stop_recording(self) -> None:
+        """Forget the recording, and leave the engine as it was before."""
+        if self.recorder is not None:
+            self.recorder.stop()
+            self.recorder = None
 
     def end_step(self, step_s: float, losses: Sequence[torch.Tensor]) -> None:
         """The step took `step_s`; its loss is the mean over ranks of the sum of `losses`, if any.

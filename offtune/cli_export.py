@@ -51,13 +51,13 @@ def export(
     from offtune.export_formats import Purpose, files_of, make
     from offtune.report.document import export_document
     from offtune.report.export_page import export_lines
-    from offtune.selection import choose, finals_told
+    from offtune.selection import choose, finals_claim
 
     record, run = choose(storage, study, trial, budget)
     ds_config = portable(run.ds_config, record.settings.get("nvme_path"), base_of(record))
     made = make(format_name, ds_config, Purpose.of(record, run, output))
-    finals = finals_told(storage, record, run) if note else ""
-    files = files_of(made, record, run, output, note, finals)
+    claim = finals_claim(storage, record, run) if note or as_json else None
+    files = files_of(made, record, run, output, note, claim.text if claim else "")
     write_all(files, force)
     for line in export_lines(made, record, run, [path for path, _ in files]):
         typer.echo(line, err=True)
@@ -65,7 +65,7 @@ def export(
         typer.echo(made.text, nl=False)
     outcome = _verify(record, run, deepspeed_text(ds_config)) if verify else None
     if as_json:
-        document = export_document(record, run, made, outcome)
+        document = export_document(record, run, made, claim, outcome)
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
     if outcome is not None and not outcome.holds:
         raise OfftuneError(

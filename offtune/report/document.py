@@ -14,9 +14,11 @@ from offtune.export import base_of, portable, provenance
 from offtune.export_formats import Export
 from offtune.records import Run, StudyRecord
 from offtune.repeats import Repeat
+from offtune.report.claim import Claim
 from offtune.report.export_page import export_entry, verification_entry
 from offtune.report.forecasts import is_foretold
 from offtune.report.gain import Gain
+from offtune.report.more_memory import Step, memory_steps
 from offtune.report.overview import Standing
 from offtune.report.summary import Summary
 from offtune.trial import Status, as_dict
@@ -41,6 +43,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "trials": [_trial_entry(run) for run in summary.runs],
         "finals": as_dict(summary.outcome) if summary.outcome else None,
         "front": [run.number for run in summary.front],
+        "more_memory": [_memory_step_entry(step) for step in memory_steps(summary)],
         "nearest_miss": _miss_entry(summary),
         "infeasible_share": summary.infeasible_share,
         "predictions": as_dict(summary.forecasts) if summary.forecasts else None,
@@ -64,12 +67,13 @@ def trial_document(run: Run, repeats: Iterable[Repeat] = ()) -> dict[str, Any]:
 
 
 def export_document(
-    study: StudyRecord, run: Run, made: Export, outcome: Verification | None
+    study: StudyRecord, run: Run, made: Export, claim: Claim | None, outcome: Verification | None
 ) -> dict[str, Any]:
-    """An exported configuration with where it comes from and, when asked for, how it verified."""
-    verification = verification_entry(outcome) if outcome else None
+    """An exported configuration: where it comes from, what is claimed of it, and its check if asked for."""
     whole = {"schema": EXPORT_SCHEMA, **provenance(study, run), **export_entry(made)}
-    return _strict_dict({**whole, "verification": verification})
+    claimed = as_dict(claim) if claim else None
+    verification = verification_entry(outcome) if outcome else None
+    return _strict_dict({**whole, "claim": claimed, "verification": verification})
 
 
 def _study_head(standing: Standing) -> dict[str, Any]:
@@ -172,6 +176,17 @@ def _gain_entry(gain: Gain) -> dict[str, Any]:
         "samples_per_s": gain.samples_per_s,
         "gain_percent": gain.percent,
         "noise_percent": gain.noise_percent,
+    }
+
+
+def _memory_step_entry(step: Step) -> dict[str, Any]:
+    """A run that is faster than the one before by more than the noise."""
+    return {
+        "trial": step.run.number,
+        **_figures(step.run),
+        "samples_per_s": step.samples_per_s,
+        "confirmed": step.confirmed,
+        "lead": as_dict(step.lead) if step.lead else None,
     }
 
 

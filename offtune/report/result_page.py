@@ -104,9 +104,10 @@ def gain_text(gain: Gain) -> str:
 def count_text(summary: Summary) -> str:
     """'12 of 12 trials (8 ok, 3 over budget, 1 crashed), 2 reused'."""
     # The finals may add a trial: the winner with what does not matter at its default. A search that ended
-    # by itself has no more to do, whatever it might have done.
-    wanted = summary.study.target_trials
-    target = f" of {wanted}" if wanted and summary.measured <= wanted and not summary.has_ended else ""
+    # before its target has no more to do.
+    wanted, measured = summary.study.target_trials or 0, summary.measured
+    short = measured < wanted and not summary.has_ended
+    target = f" of {wanted}" if short or measured == wanted else ""
     trained = Counter(run.status for run in summary.runs if is_measured(run))
     kinds = ", ".join(f"{trained[status]} {_spaced(status)}" for status in Status if trained[status])
     extras = [

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.report.forecasts import forecast_lines
+from offtune.report.more_memory import more_memory_blocks
 from offtune.report.overview import Standing
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Page, Table
 from offtune.report.result_page import (
@@ -27,7 +28,6 @@ RANKING_ROWS = 15  # a screen; `--json` has all of them
 _DAY = len("2026-11-30")
 # A study that ended so goes on when it is resumed.
 _GOES_ON = ("time", "crashes")
-FRONT_ROWS = 15  # evenly chosen, first and last included
 
 
 def study_page(summary: Summary, insight: Sequence[Block] = ()) -> Page:
@@ -117,32 +117,10 @@ def _ranking_row(run: Run, best: Run, limit_bytes: int) -> tuple[str, ...]:
 
 
 def _front(summary: Summary) -> list[Block]:
-    """What more memory buys: the runs no other beats in both."""
-    if len(summary.front) < 2:
-        return []
-    columns = (
-        Column(title="used", right=True),
-        Column(title="samples/s", right=True),
-        Column(title="trial", right=True),
-        Column(title="to export it", stretch=True),
-    )
-    rows = tuple(
-        (
-            format_bytes(run.result.memory.used_device_bytes if run.result else None),
-            rate_text(run.result.samples_per_s if run.result else None),
-            str(run.number),
-            f"offtune export {summary.study.name} --trial {run.number}",
-        )
-        for run in _spread(summary.front, FRONT_ROWS)
-    )
-    return [Heading(text="What more memory buys"), Table(columns=columns, rows=rows)]
-
-
-def _spread(runs: Sequence[Run], most: int) -> Sequence[Run]:
-    """At most so many of the runs, evenly chosen, the first and the last included."""
-    if len(runs) <= most:
-        return runs
-    return [runs[round(index * (len(runs) - 1) / (most - 1))] for index in range(most)]
+    """What more memory buys, and how to take each step away."""
+    command = f"offtune export {summary.study.name} --trial"
+    blocks = more_memory_blocks(summary, "to export it", lambda run: f"{command} {run.number}")
+    return [Heading(text="What more memory buys"), *blocks] if blocks else []
 
 
 def _next_commands(summary: Summary) -> list[Block]:

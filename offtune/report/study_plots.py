@@ -12,6 +12,7 @@ from typing import Any
 from offtune.effects import KnobEffect, considered
 from offtune.knobs import describe
 from offtune.records import Run
+from offtune.report.more_memory import memory_steps
 from offtune.report.page import Column, Table
 from offtune.report.plot_style import (
     BLUE,
@@ -37,6 +38,8 @@ from offtune.units import format_bytes, format_rate
 
 # Where everything measured lies below this share of the limit, the limit is named, not drawn to scale.
 _LIMIT_IN_VIEW = 0.45
+_FRONT = "what more memory buys"
+_FRONT_CAPTION = "The line joins trials that are faster than those with less memory by more than the noise."
 
 
 def frontier_plot(summary: Summary) -> Plot | None:
@@ -44,16 +47,17 @@ def frontier_plot(summary: Summary) -> Plot | None:
     shown = [run for run in summary.runs if _speed(run) and _used(run) and run.reuse_of is None]
     if not shown:
         return None
+    front = _front_line(summary)
     return Plot(
         name="frontier",
         title="Every trial that trained",
         alt=_frontier_alt(summary, shown),
-        data=[*_front_line(summary), *_run_traces(shown, summary, lambda run: (_used(run) or 0) / GB)],
+        data=[*front, *_run_traces(shown, summary, lambda run: (_used(run) or 0) / GB)],
         layout=_frontier_layout(summary, shown),
         height_px=400,
-        legend=_legend(shown, summary, [key(LINE_SIGNS["solid"], GRAY, "front")]),
+        legend=_legend(shown, summary, [key(LINE_SIGNS["solid"], GRAY, _FRONT)] if front else []),
         table=_runs_table(shown, summary),
-        caption="The line joins the trials that no other beats in both speed and memory.",
+        caption=_FRONT_CAPTION if front else "",
     )
 
 
@@ -152,15 +156,16 @@ def _legend(runs: Sequence[Run], summary: Summary, lines: Sequence[Key]) -> tupl
 
 
 def _front_line(summary: Summary) -> list[dict[str, Any]]:
-    if len(summary.front) < 2:
+    front = [step.run for step in memory_steps(summary)]
+    if len(front) < 2:
         return []
     return [
         {
             "type": "scatter",
             "mode": "lines",
             "name": "front",
-            "x": [(_used(run) or 0) / GB for run in summary.front],
-            "y": [_speed(run) for run in summary.front],
+            "x": [(_used(run) or 0) / GB for run in front],
+            "y": [_speed(run) for run in front],
             "line": {"color": GRAY, "width": 1.5, "shape": "hv"},
             "hoverinfo": "skip",
         }

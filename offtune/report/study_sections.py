@@ -15,6 +15,7 @@ from offtune.report.bounds_page import NOT_SAMPLED, bounds_blocks
 from offtune.report.finals_text import ratio_text
 from offtune.report.forecasts import is_foretold
 from offtune.report.inside import inside_section
+from offtune.report.more_memory import more_memory_blocks
 from offtune.report.page import Block, Column, Command, Facts, Heading, Line, Table
 from offtune.report.result_page import (
     baselines_blocks,
@@ -120,28 +121,9 @@ def _frontier_section(summary: Summary) -> Section:
     blocks: list[WebBlock] = [plot] if plot else []
     if summary.best is None:
         blocks = [*nothing_fits_blocks(summary), *blocks]
-    elif len(summary.front) > 1:
-        blocks.append(_front_table(summary))
+    elif bought := more_memory_blocks(summary, "settings", lambda run: describe(run.point, {})):
+        blocks += [Heading(text="What more memory buys"), *bought]
     return Section(anchor="memory", title="Memory and speed", blocks=tuple(blocks))
-
-
-def _front_table(summary: Summary) -> Table:
-    columns = (
-        Column(title="used", right=True),
-        Column(title="samples/s", right=True),
-        Column(title="trial", right=True),
-        Column(title="settings", stretch=True),
-    )
-    rows = tuple(
-        (
-            format_bytes(run.result.memory.used_device_bytes if run.result else None),
-            rate_text(run.result.samples_per_s if run.result else None),
-            str(run.number),
-            describe(run.point, {}),
-        )
-        for run in summary.front
-    )
-    return Table(columns=columns, rows=rows)
 
 
 def _baselines_section(summary: Summary) -> Section:

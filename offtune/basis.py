@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Trials: three times a default search, and some 10 ms for a process over them (`benchmarks/scale.py`).
-MOST = 120
-_FASTEST, _NEWEST = 50, 20
+# Trials: twice a default search, and some milliseconds for a process over them (`benchmarks/scale.py`).
+MOST = 80
+_FASTEST, _NEWEST = 35, 15
 
 
 def basis(speeds: Sequence[float | None]) -> list[int]:

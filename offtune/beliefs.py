@@ -100,8 +100,9 @@ class Beliefs:
 
         Whatever is unlikely to fit comes after everything that is likely, by its chance.
         """
-        speed, spread = self._speed(points, self.features.rows(points))
-        fits = self.chance_of_fitting(points)
+        rows = self.features.rows(points)
+        speed, spread = self._speed(points, rows)
+        fits = self._fitting(points, rows)
         likely = fits >= (_DARING if self.daring and self._best is not None else _LIKELY)
         if self._best is None:
             return np.where(likely, speed + spread, fits - _LAST), None
@@ -110,7 +111,9 @@ class Beliefs:
 
     def chance_of_fitting(self, points: Sequence[Point]) -> Vector:
         """The probability that a point stays within every limit and does not fail."""
-        rows = self.features.rows(points)
+        return self._fitting(points, self.features.rows(points))
+
+    def _fitting(self, points: Sequence[Point], rows: Matrix) -> Vector:
         chance = 1.0 - self._failure(rows)
         for name, process in self._memory.items():
             mean, spread = process.at(rows)

@@ -87,7 +87,8 @@ def edge(space: Space, seen: Sequence[Seen], guess: Guesser) -> Point | None:
     best, column = next(lines, (None, {}))
     if best is None:
         return None
-    marks = [_mark(one) for one in seen if _rest(one.point) == _rest(best.point)]
+    line = _rest(best.point)
+    marks = [_mark(one) for one in seen if _rest(one.point) == line]
     found = next_resident(tuple(column), marks, lambda: _predicted_rise(column, guess))
     return None if found is None else column[found]
 

@@ -19,13 +19,13 @@ from offtune.predict import Bounds, Prediction, Predictor
 from offtune.score import DEVICE_MEMORY, HOST_MEMORY
 from offtune.trial import DsConfig, Facts, Point
 
-# Points kept, some kilobyte each; beyond, they are worked out anew.
+# Points kept, some kilobyte each; of so many older ones only those are kept that are still asked for.
 _MOST_KEPT = 20_000
 
 
 @dataclass(slots=True, kw_only=True)
 class Guesses:
-    """A guess for any point of one study; `base` is under every point.
+    """A guess for any point of one study; `base` is under every point. Points do not change once asked about.
 
     `predictor` gives the predictions of the study as it was before any correction, None while there are none.
     """
@@ -36,17 +36,27 @@ class Guesses:
     predictor: Callable[[], Predictor | None] = lambda: None
     _used: Predictor | None = None
     _kept: dict[str, Guess | None] = field(default_factory=dict)
+    _older: dict[str, Guess | None] = field(default_factory=dict)
+    # By the point's own identity: most are asked for again and again, and to write one out takes its time.
+    _same: dict[int, tuple[Point, Guess | None]] = field(default_factory=dict)
 
     def __call__(self, point: Point) -> Guess | None:
         """The guess; None where DeepSpeed would refuse the point."""
         predictor = self.predictor()
         if predictor is not self._used:
-            self._used, self._kept = predictor, {}
-        name = repr(point)
+            self._used, self._kept, self._older, self._same = predictor, {}, {}, {}
+        same = self._same.get(id(point))
+        if same is not None and same[0] is point:
+            return same[1]
+        if max(len(self._kept), len(self._same)) >= _MOST_KEPT:
+            self._kept, self._older, self._same = {}, self._kept, {}
+        found = self._remembered(repr(point), point)
+        self._same[id(point)] = (point, found)
+        return found
+
+    def _remembered(self, name: str, point: Point) -> Guess | None:
         if name not in self._kept:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[name] = self._guess(point)
+            self._kept[name] = self._older[name] if name in self._older else self._guess(point)
         return self._kept[name]
 
     def _guess(self, point: Point) -> Guess | None:

@@ -27,9 +27,17 @@ def is_small(space: Space) -> bool:
 
 def starting_points(space: Space, draw: Random) -> list[Point]:
     """Every point of a small space; else placements x micro-batches x residents, and some at random."""
-    if is_small(space):
-        return list(every_point(space))
-    return unique((*candidates.points(space), *(_random_point(space, draw) for _ in range(_SCATTERED))))
+    return unique((*lasting_points(space), *scattered_points(space, draw)))
+
+
+def lasting_points(space: Space) -> list[Point]:
+    """The starting points that are the same for every choice."""
+    return unique(every_point(space) if is_small(space) else candidates.points(space))
+
+
+def scattered_points(space: Space, draw: Random) -> list[Point]:
+    """Some points at random; none where all points are looked at."""
+    return [] if is_small(space) else [_random_point(space, draw) for _ in range(_SCATTERED)]
 
 
 def around(space: Space, point: Point, draw: Random) -> Iterator[Point]:
@@ -57,13 +65,8 @@ def every_point(space: Space) -> Iterator[Point]:
 
 
 def unique(points: Iterable[Point]) -> list[Point]:
-    """Each point once, in the order of first appearance."""
-    return list({_frozen(point): point for point in points}.values())
-
-
-def _frozen(point: Point) -> tuple[tuple[str, Any], ...]:
-    """A point as a key; true and 1 stay apart."""
-    return tuple((name, repr(value)) for name, value in point.items())
+    """Each point once, in the order of first appearance; true and 1 stay apart."""
+    return list({repr(point): point for point in points}.values())
 
 
 def _random_point(space: Space, draw: Random) -> Point:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,8 @@ def fit(
     `noise_spread` is the least noise of one measurement, as far as it is known.
     """
     prior = _PRIOR_VALUES * prior_spread**2
-    tried = [one for reach in _REACHES for one in _tried(features, rows, values, reach, prior)]
+    spectra = _spectra(features, len(values), rows.tobytes())
+    tried = [one for reach in _REACHES for one in _tried(spectra[reach], values, reach, prior)]
     _, reach, noise, variance = max(tried, key=lambda one: one[0])
     noise_variance = max(noise * variance, noise_spread**2)
     likeness = _likeness(features, rows, rows, reach)
@@ -78,13 +80,24 @@ def fit(
     )  # fmt: skip
 
 
+# Speed and memory are mostly known of the same rows.
+@lru_cache(maxsize=2)
+def _spectra(features: Features, count: int, data: bytes) -> dict[float, tuple[Vector, Matrix]]:
+    """By reach, the likeness among `count` rows taken apart: every noise costs a division then."""
+    rows = np.frombuffer(data, dtype=np.float64).reshape(count, len(features.columns))
+    spectra = {}
+    for reach in _REACHES:
+        spectrum, basis = np.linalg.eigh(_likeness(features, rows, rows, reach))
+        spectra[reach] = (spectrum, basis)
+    return spectra
+
+
 def _tried(
-    features: Features, rows: Matrix, values: Vector, reach: float, prior: float
+    decomposed: tuple[Vector, Matrix], values: Vector, reach: float, prior: float
 ) -> Iterator[tuple[float, float, float, float]]:
     """Log probability (up to a constant), reach, noise and amplitude's variance, for every noise."""
     count = _PRIOR_VALUES + len(values)
-    # Decomposed once, every noise costs a division.
-    spectrum, basis = np.linalg.eigh(_likeness(features, rows, rows, reach))
+    spectrum, basis = decomposed
     squares = (basis.T @ values) ** 2
     for noise in _NOISES:
         total = np.maximum(spectrum, 0.0) + noise

@@ -28,9 +28,10 @@ from optuna.samplers import (
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
+from offtune.beliefs import Seen
 from offtune.convergence import STRATEGY
 from offtune.errors import StoreError, StudyMismatch, UsageError
-from offtune.sampling_strategy import StrategySampler
+from offtune.sampling_strategy import StrategySampler, seeding
 from offtune.score import Score
 from offtune.store import Store
 from offtune.trial import Point
@@ -84,15 +85,13 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
 }
 
 
-def make_sampler(
-    name: str, study_seed: int = 0, draw_seed: int = 0, strategy: Strategy | None = None
-) -> BaseSampler:
+def make_sampler(name: str, study_seed: int = 0, draw_seed: int = 0) -> BaseSampler:
     """The sampler of that name. Raises UsageError where there is none, or a package is missing.
 
-    Ours needs a `strategy`; without one it is only checked that the name is known.
+    Ours needs a strategy, which is the study's; here it is only checked that the name is known.
     """
     if name == STRATEGY:
-        return StrategySampler(strategy, draw_seed) if strategy else RandomSampler(seed=draw_seed)
+        return RandomSampler(seed=draw_seed)
     if name not in SAMPLERS:
         known = ", ".join((STRATEGY, *SAMPLERS))
         raise UsageError(f"--sampler: there is no '{name}'.", f"Samplers are: {known}.")
@@ -128,6 +127,7 @@ class Sampling:
         self._seed = seed
         self._sampler = sampler
         self._strategy = strategy
+        self._told: dict[int, Seen] = {}  # what the strategy has read of trials
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         first = self._make_sampler(0)
         with self._trouble():
@@ -143,11 +143,11 @@ class Sampling:
             self._study.sampler = sampler
             trial = self._study.ask()
             if trial.user_attrs.get(AS_IS):
-                return self.draw(trial.number), {}
+                return _fresh(trial), {}
             point = space.suggest(lambda knob: suggested(trial, knob))
             if isinstance(sampler, StrategySampler) and sampler.has_proposed:
                 trial.set_user_attr(EXPECTED_GAIN, sampler.expected_gain)
-            return self.draw(trial.number), point
+            return _fresh(trial), point
 
     def queue(self, raw: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         """Queue raw parameters, unless they have been queued or drawn before."""
@@ -161,14 +161,10 @@ class Sampling:
             if not any(trial.user_attrs.get(_RETRY_OF) == draw.number for trial in trials):
                 self._study.enqueue_trial(draw.raw, user_attrs={**attributes, _RETRY_OF: draw.number})
 
-    def tell(self, number: int, score: Score, attributes: Mapping[str, Any]) -> None:
-        """Tell the score of a draw, once; told again it changes nothing."""
+    def tell(self, draw: Draw, score: Score, attributes: Mapping[str, Any]) -> None:
+        """Tell the score of a draw that has not ended."""
         with self._trouble():
-            trial = self._trial(number)
-            if self.draw(number).ended:
-                return
-            for name, value in attributes.items():
-                trial.set_user_attr(name, value)
+            trial = self._noted(draw, attributes)
             with warnings.catch_warnings():  # of constraints that an interrupted tell has set already
                 warnings.simplefilter("ignore")
                 for name, overshoot in score.constraints.items():
@@ -183,14 +179,18 @@ class Sampling:
                 trial.set_user_attr(_GIVEN_UP, True)
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
-    def leave_out(self, number: int, attributes: Mapping[str, Any]) -> None:
+    def leave_out(self, draw: Draw, attributes: Mapping[str, Any]) -> None:
         """End a draw that is no point of the space: samplers learn nothing from it, a reader of it does."""
         with self._trouble():
-            trial = self._trial(number)
-            if not self.draw(number).ended:
-                for name, value in attributes.items():
-                    trial.set_user_attr(name, value)
-                self._study.tell(trial, state=TrialState.FAIL)
+            self._study.tell(self._noted(draw, attributes), state=TrialState.FAIL)
+
+    def _noted(self, draw: Draw, attributes: Mapping[str, Any]) -> Trial:
+        """Optuna's trial of a draw, with these attributes; what it has already is not written again."""
+        trial = self._trial(draw.number)
+        for name, value in attributes.items():
+            if name not in draw.attributes or draw.attributes[name] != value:
+                trial.set_user_attr(name, value)
+        return trial
 
     def draw(self, number: int) -> Draw:
         """The draw of that number."""
@@ -231,9 +231,13 @@ class Sampling:
         )
 
     def _make_sampler(self, index: int) -> BaseSampler:
+        if self._strategy:
+            return StrategySampler(self._strategy, self._draw_seed(seeding(index)), self._told)
+        return make_sampler(self._sampler, self._seed, self._draw_seed(index))
+
+    def _draw_seed(self, index: int) -> int:
         digest = sha256(f"{self._seed}:{index}".encode()).digest()
-        draw_seed = int.from_bytes(digest[:4], "big")
-        return make_sampler(self._sampler, self._seed, draw_seed, self._strategy)
+        return int.from_bytes(digest[:4], "big")
 
     def _trial(self, number: int) -> Trial:
         # Study.ask gives the same object, but only to the process that asked.
@@ -246,6 +250,11 @@ class Sampling:
     def _trouble(self) -> Iterator[None]:
         with trouble(self._location, *_WRAPPERS):
             yield
+
+
+def _fresh(trial: Trial) -> Draw:
+    """What was just drawn, without reading it back."""
+    return Draw(number=trial.number, raw=trial.params, attributes=trial.user_attrs, ended=False)
 
 
 def _storage(store: Store) -> optuna.storages.RDBStorage:

@@ -1,8 +1,8 @@
 """The strategy as an Optuna sampler: it plugs into ask and tell like any other.
 
 Covered: reading trials of an Optuna study into what the strategy has seen, and its proposal back into raw
-parameters. Not covered: the decision (`strategy`). It keeps nothing from one draw to the next, so a resumed
-study, another process or another worker decides the same from the same trials.
+parameters. Not covered: the decision (`strategy`). From one draw to the next it keeps only what can be read
+again, so a resumed study, another process or another worker decides the same from the same trials.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from offtune.basis import MOST
 from offtune.beliefs import Seen
 from offtune.knobs import Knob
 from offtune.score import ASSUMED_OVERSHOOT, FAILURE, MARGIN_UNKNOWN
@@ -25,6 +26,9 @@ from offtune.trial import Point
 # the spread of its steps as a share.
 SPEED_ATTRIBUTE = "samples_per_s"
 NOISE_ATTRIBUTE = "noise_share"
+# In a study longer than any default search, points at random serve so many draws before others take their
+# place: most of a draw's time went into predictions for 130 new ones (`benchmarks/scale.py`).
+_DRAWS_A_SEED = 10
 
 
 class StrategySampler(BaseSampler):
@@ -33,11 +37,13 @@ class StrategySampler(BaseSampler):
     It has not proposed anything where the trial was queued.
     """
 
-    def __init__(self, strategy: Strategy, seed: int) -> None:
+    def __init__(self, strategy: Strategy, seed: int, told: dict[int, Seen] | None = None) -> None:
         self.has_proposed = False
         self.expected_gain: float | None = None
         self._strategy = strategy
         self._seed = seed
+        # By number, filled here: what was told never changes, and is read once.
+        self._told = {} if told is None else told
         # For what no decision is left on: then the whole space has been tried.
         self._random = RandomSampler(seed=seed)
 
@@ -54,7 +60,7 @@ class StrategySampler(BaseSampler):
         space = self._strategy.space
         pending = [point_of(space, _raw(other)) for other in running if other.number != trial.number]
         found = self._strategy.propose(
-            [seen(space, one) for one in told if one.params],
+            [self._seen(one) for one in told if one.params],
             [point for point in pending if point],
             self._seed,
         )
@@ -66,11 +72,21 @@ class StrategySampler(BaseSampler):
             knob.name: knob.raw(found.point[knob.name]) for knob in space.knobs if knob.name in found.point
         }
 
+    def _seen(self, trial: FrozenTrial) -> Seen:
+        if trial.number not in self._told:
+            self._told[trial.number] = seen(self._strategy.space, trial)
+        return self._told[trial.number]
+
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """A random value, where the strategy has nothing to say."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def seeding(index: int) -> int:
+    """The number of the draw whose seed draw number `index` uses: its own, but in a long study."""
+    return index if index < MOST else index - index % _DRAWS_A_SEED
 
 
 def distribution(knob: Knob) -> BaseDistribution:

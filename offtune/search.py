@@ -168,9 +168,9 @@ class Search:
 
     def _queue_predicted(self) -> None:
         """Once nothing is queued any more, so after the baselines: the points that look best."""
-        if self.foresight is None or not self.foresight.ready or self.study.waiting():
-            return
         if self.config.sampler == STRATEGY:  # which predicts for itself
+            return
+        if self.foresight is None or not self.foresight.ready or self.study.waiting():
             return
         if QUEUED_LABEL in self.store.notes(self.study.name):
             return

@@ -45,6 +45,7 @@ class Store:
         self._write = write
         self._busy_timeout_s = busy_timeout_s
         self.location = place.text
+        self._kept = ExitStack()
 
     @classmethod
     def open(cls, location: str, *, write: bool, busy_timeout_s: float = database.BUSY_TIMEOUT_S) -> Store:
@@ -73,6 +74,7 @@ class Store:
 
     def close(self) -> None:
         """Leave the database; the last writer to leave a file also leaves it fit for copying."""
+        self._kept.close()
         self._engine.dispose()
         if self._write and self._place.path is not None:
             database.settle(self._place.path)
@@ -113,7 +115,7 @@ class Store:
 
     def optuna_arguments(self) -> dict[str, Any]:
         """`url` and `engine_kwargs` for Optuna's storage on the same database."""
-        return database.optuna_arguments(self._place, self._busy_timeout_s)
+        return database.optuna_arguments(self._place, self._busy_timeout_s, self._kept)
 
     def studies(self) -> list[StudyRecord]:
         """All studies, the newest first."""

@@ -19,6 +19,8 @@ from offtune.store import Store
 from offtune.trial import Status
 
 _AT_ONCE = 500  # numbers in one condition; SQLite takes 999 variables in old builds
+# Runs that end when so many later ones have been seen are not looked for any more.
+_LATE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +78,11 @@ def kinds(store: Store, study: str) -> Kinds:
 
 
 def unseen(store: Store, study: str, seen: Set[int]) -> list[Run]:
-    """The measured runs whose number is not in `seen`, by number."""
-    columns = schema.outcomes.c
-    query = select(columns.number).where(columns.study == study, columns.measured.is_(True))
+    """The measured runs whose number is not in `seen`, by number, but for those that are far behind it."""
+    columns, first = schema.outcomes.c, max(seen, default=0) - _LATE
+    query = select(columns.number).where(
+        columns.study == study, columns.measured.is_(True), columns.number >= first
+    )
     numbers = sorted({row["number"] for row in store.read(query)} - seen)
     chunks = [numbers[start : start + _AT_ONCE] for start in range(0, len(numbers), _AT_ONCE)]
     return [

@@ -8,23 +8,23 @@ that are likely to fit. In words: docs/strategy.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
 import numpy as np
 
-from offtune.basis import basis
+from offtune.basis import MOST, basis
 from offtune.beliefs import Beliefs, Guesser, Seen, daring
 from offtune.boundary import edge
 from offtune.features import Features, features_of
-from offtune.pool import around, is_small, starting_points, unique
+from offtune.pool import around, is_small, lasting_points, scattered_points, unique
 from offtune.space import Space
 from offtune.trial import Point
 
-# How often the neighbourhood of the best is looked at, and of how many.
-_ROUNDS, _BEAM = 2, 3
+# How often the neighbourhood of the best is looked at, and of how many: fewer in a long study, for speed.
+_ROUNDS, _BEAM, _LONG_BEAM = 2, 3, 2
 # The edge of the budget is found by a line; the beliefs only have to not contradict it.
 _EDGE_CHANCE = 0.3
 
@@ -51,6 +51,10 @@ class Strategy:
     def features(self) -> Features:
         return features_of(self.space)
 
+    @cached_property
+    def _lasting(self) -> list[Point]:
+        return lasting_points(self.space)
+
     def propose(self, seen: Sequence[Seen], pending: Sequence[Point], seed: int) -> Proposal | None:
         """The next point; None when nothing is left that is neither seen nor being measured."""
         beliefs = self._beliefs(seen, pending)
@@ -60,7 +64,7 @@ class Strategy:
         steps = self._new([at_edge] if at_edge is not None else [], taken)
         if steps and beliefs.chance_of_fitting(steps)[0] >= _EDGE_CHANCE:
             return Proposal(point=steps[0], expected_gain=None)
-        return self._best_of_pool(beliefs, taken, Random(seed))
+        return self._best_of_pool(beliefs, taken, seed)
 
     def _beliefs(self, seen: Sequence[Seen], pending: Sequence[Point]) -> Beliefs:
         speeds = [one.samples_per_s if one.feasible else None for one in seen]
@@ -69,22 +73,29 @@ class Strategy:
             pending=pending, daring=daring(seen),
         )  # fmt: skip
 
-    def _best_of_pool(self, beliefs: Beliefs, taken: set[str], draw: Random) -> Proposal | None:
+    def _best_of_pool(self, beliefs: Beliefs, taken: set[str], seed: int) -> Proposal | None:
         """The best of the pool, after some rounds of looking around what is best."""
-        pool = self._new(starting_points(self.space, draw), taken)
+        start = (*self._lasting, *scattered_points(self.space, Random(seed)))
+        pool = self._new(unique(start), taken)
         if not pool:
             return None
         worth, gain = beliefs.worth(pool)
-        for _ in range(0 if is_small(self.space) else _ROUNDS):
-            best = [pool[place] for place in np.argsort(-worth, kind="stable")[:_BEAM]]
-            near = (other for point in best for other in around(self.space, point, draw))
+        beam = _BEAM if len(beliefs.seen) < MOST else _LONG_BEAM
+        for round_ in range(0 if is_small(self.space) else _ROUNDS):
+            best = [pool[place] for place in np.argsort(-worth, kind="stable")[:beam]]
+            near = (other for point in best for other in self._around(point, seed, round_))
             # What has been judged comes first, and keeps its worth.
-            pool = self._new(unique((*pool, *near)), taken)
-            more, more_gain = beliefs.worth(pool[len(worth) :])
+            known = len(pool)
+            pool += self._new(unique((*pool, *near))[known:], taken)
+            more, more_gain = beliefs.worth(pool[known:])
             worth = np.concatenate([worth, more])
             gain = None if gain is None or more_gain is None else np.concatenate([gain, more_gain])
         expected = None if gain is None else float(np.max(gain))
         return Proposal(point=pool[int(np.argmax(worth))], expected_gain=expected)
+
+    def _around(self, point: Point, seed: int, round_: int) -> Iterator[Point]:
+        # The same surroundings for the same seed, whatever else looks good: their guesses are known then.
+        return around(self.space, point, Random(f"{seed} {round_} {point}"))
 
     def _new(self, points: Iterable[Point], taken: set[str]) -> list[Point]:
         guesses = ((point, self.guess(point)) for point in points)

@@ -218,7 +218,12 @@ class Study:
         return None
 
     def _tell(self, number: int, result: TrialResult, more: dict[str, Any]) -> None:
+        retrying(partial(self._tell_once, number, result, more))
+
+    def _tell_once(self, number: int, result: TrialResult, more: dict[str, Any]) -> None:
         draw = self._sampling.draw(number)
+        if draw.ended:
+            return
         scored = score(result, self._limits)
         attributes = {
             "status": str(result.status),
@@ -231,9 +236,9 @@ class Study:
             **more,
         }
         if draw.attributes.get(AS_IS):
-            retrying(partial(self._sampling.leave_out, number, attributes))
-            return
-        retrying(partial(self._sampling.tell, number, scored, attributes))
+            self._sampling.leave_out(draw, attributes)
+        else:
+            self._sampling.tell(draw, scored, attributes)
 
     def _end(self, number: int, *, crashed: bool) -> bool:
         """End a trial as interrupted, row first; returns whether its point is queued again."""

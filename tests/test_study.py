@@ -334,22 +334,24 @@ def test_a_lock_while_telling_is_said_in_words_and_the_tell_can_be_repeated(
 def test_a_full_disk_while_telling_is_said_in_words_and_repaired_on_the_next_start(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened, proposals = database._opened, []
+
+    def opened_on_a_full_disk(*arguments: Any) -> sqlite3.Connection:
+        connection = opened(*arguments)
+        connection.execute("PRAGMA max_page_count = 1")  # no more than there are
+        return connection
+
     with Store.open(str(path), write=True) as store:
         store.add_study(study_record())
-        study = open_study(store)
-        opened = database._opened
-        proposals = []
-        with monkeypatch.context() as full:
-
-            def opened_on_a_full_disk(*arguments: Any) -> sqlite3.Connection:
-                connection = opened(*arguments)
-                connection.execute("PRAGMA max_page_count = 1")  # no more than there are
-                return connection
-
-            full.setattr(database, "_opened", opened_on_a_full_disk)
+        do_trial(store, open_study(store))
+    with monkeypatch.context() as full:
+        full.setattr(database, "_opened", opened_on_a_full_disk)
+        with Store.open(str(path), write=True) as store:
+            study = open_study(store)
             with pytest.raises(StoreError, match="the disk is full"):
                 proposals.extend(do_trial(store, study) for _ in range(200))
+    with Store.open(str(path), write=True) as store:
         repaired = open_study(store)
         repaired.reconcile()
-        assert repaired.measured_count() >= len(proposals)
+        assert repaired.measured_count() >= len(proposals) + 1
         do_trial(store, repaired)

@@ -7,13 +7,13 @@ Covered: which plots are shown and what is said where nothing was recorded. Not 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from offtune.memory_model import MemoryPrediction
 from offtune.records import Run
 from offtune.report.bar_plots import memory_bars, phase_bars
 from offtune.report.page import Facts, Heading, Line
 from offtune.report.phase_table import phase_table
-from offtune.report.predicted_step import PredictedStep
 from offtune.report.sections import Columns, Plot, Section, WebBlock
 from offtune.report.step_plots import SERIES_NAMES, timeline_plot
 from offtune.report.study_report import Side, StudyReport
@@ -21,6 +21,9 @@ from offtune.report.summary import Summary
 from offtune.timeline import Mark, Timeline
 from offtune.trial import DeviceKind
 from offtune.units import format_bytes
+
+if TYPE_CHECKING:
+    from offtune.report.predicted_step import PredictedStep
 
 NO_CURVE = (
     "There is no curve over time: these trials kept no samples. Trials of this version record them unless "

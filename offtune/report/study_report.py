@@ -7,6 +7,7 @@ matter. Not covered: how it looks (`report.study_sections`, `report.html`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from offtune.bounds import Peaks, StepBound, bound, peaks_of
 from offtune.effects import KnobEffect, knob_effects
@@ -16,12 +17,14 @@ from offtune.knob_workload import CHECKPOINTING, checkpoints
 from offtune.records import Limits, Run, StudyRecord
 from offtune.repeats import Outcome
 from offtune.report.difference import KeyChange, key_changes
-from offtune.report.predicted_step import PredictedStep, predicted_step
 from offtune.report.summary import Summary, summarise
 from offtune.store import Store
 from offtune.store_standings import briefs
 from offtune.timeline import Timeline
 from offtune.trial import DsConfig, as_dict
+
+if TYPE_CHECKING:
+    from offtune.report.predicted_step import PredictedStep
 
 # A person's own ds_config among the baselines: what the winner is compared with first.
 OWN_FILE_LABEL = "your file"
@@ -73,6 +76,9 @@ def with_prediction(storage: str, found: StudyReport) -> StudyReport:
     """The same with the step predicted for its winner, for a page that draws them."""
     if not found.sides:
         return found
+    # The models take a tenth of a second to load, and a terminal draws no step.
+    from offtune.report.predicted_step import predicted_step
+
     with Store.open(storage, write=False) as store:
         predicted = predicted_step(store, found.summary.study, found.sides[0].run)
     return replace(found, predicted=predicted)

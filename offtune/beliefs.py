@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
 import numpy as np
 
+from offtune.dominance import DEVICE_MEMORY, beyond
 from offtune.features import Features, Matrix
 from offtune.residuals import Residuals, Vector, fit
 from offtune.trial import Point
@@ -30,11 +31,9 @@ _OUT_OF_MEMORY_SHARE = 1.1
 # A failure next door weighs against so many unknown points that would not fail, and reaches so far.
 _FAILURE_PRIOR = 1.0
 _FAILURE_REACH = 0.5
-# A point that is less likely than this to fit is not worth a trial while there are others. Where the gain
-# would be large a few are: while no more than so many of the strategy's choices do not fit, of the first so
-# many at the least (three in a default search).
-_LIKELY, _DARING = 0.8, 0.1
-_WASTED_SHARE, _FIRST_CHOICES = 0.08, 38
+# A point that is less likely than this to fit is not worth a trial while there are others; where the gain
+# would be large a few are. What is as likely as the last is taken to fit: no safer point is better for that.
+_LIKELY, _DARING, _SAFE = 0.8, 0.1, 0.95
 _LAST = 1e3  # puts the unlikely behind every gain
 
 
@@ -86,7 +85,7 @@ class Beliefs:
     """After `seen`, for points whose guesses are given; `pending` are being measured by others.
 
     A pending point is taken to turn out as believed, so that the next one goes elsewhere. `daring`: points
-    that may well not fit are tried as well, once something fits.
+    that may well not fit are tried as well, once something fits. One that does not costs `price`, a share.
     """
 
     features: Features
@@ -94,11 +93,13 @@ class Beliefs:
     seen: Sequence[Seen]
     pending: Sequence[Point] = ()
     daring: bool = True
+    price: float = 0.0
 
     def worth(self, points: Sequence[Point]) -> tuple[Vector, Vector | None]:
         """What decides between points, and the expected gain of each (a share; None while nothing fits).
 
-        Whatever is unlikely to fit comes after everything that is likely, by its chance.
+        Worth is the gain less the risk of a wasted trial. Whatever is unlikely to fit comes after everything
+        that is likely, by its chance.
         """
         rows = self.features.rows(points)
         speed, spread = self._speed(points, rows)
@@ -106,21 +107,26 @@ class Beliefs:
         likely = fits >= (_DARING if self.daring and self._best is not None else _LIKELY)
         if self._best is None:
             return np.where(likely, speed + spread, fits - _LAST), None
-        gain = np.where(likely, fits * _expected_excess(speed - self._best, spread), 0.0)
-        return np.where(likely, gain, fits - _LAST), gain
+        gain = fits * _expected_excess(speed - self._best, spread)
+        worth = gain - self.price * np.maximum(0.0, _SAFE - fits)
+        return np.where(likely, worth, fits - _LAST), np.where(likely, gain, 0.0)
 
     def chance_of_fitting(self, points: Sequence[Point]) -> Vector:
         """The probability that a point stays within every limit and does not fail."""
         return self._fitting(points, self.features.rows(points))
 
     def _fitting(self, points: Sequence[Point], rows: Matrix) -> Vector:
-        chance = 1.0 - self._failure(rows)
+        chance = np.where(self._beyond(points), 0.0, 1.0 - self._failure(rows))
         for name, process in self._memory.items():
             mean, spread = process.at(rows)
             mean = mean + self._offsets[name] + self._guessed(points, name)
             total = np.sqrt(spread**2 + process.noise_variance)
             chance = chance * _normal(-mean / total)
         return chance
+
+    def _beyond(self, points: Sequence[Point]) -> list[bool]:
+        known = [(one.point, one.shares[DEVICE_MEMORY]) for one in self.seen if DEVICE_MEMORY in one.shares]
+        return beyond(points, known)
 
     def believed_speed(self, points: Sequence[Point]) -> Vector:
         """The mean of the logarithm of samples per second."""
@@ -147,7 +153,7 @@ class Beliefs:
         points = [one.point for one in self._trained]
         values = [math.log(one.samples_per_s or 1.0) - self._log_speed(one.point) for one in self._trained]
         prior = _SPEED_PRIOR if self._is_predicted else _BLIND_SPEED_PRIOR
-        fitted = fit(self.features, self.features.rows(points), np.array(values) - self._offset,
+        fitted = fit(self._likeness, self.features.rows(points), np.array(values) - self._offset,
                      prior_spread=prior, noise_spread=self.noise_share)  # fmt: skip
         return fitted.believing(self.features.rows(self.pending)) if self.pending else fitted
 
@@ -160,6 +166,11 @@ class Beliefs:
         """The best log speed that fits, as believed: a lucky measurement is not trusted as it stands."""
         points = [one.point for one in self.seen if one.feasible]
         return float(np.max(self.believed_speed(points))) if points else None
+
+    @cached_property
+    def _likeness(self) -> Features:
+        # Predictions say already what the chief knobs do wherever states live.
+        return self.features if self._is_predicted else replace(self.features, shared=True)
 
     @cached_property
     def _is_predicted(self) -> bool:
@@ -196,7 +207,7 @@ class Beliefs:
         for name, pairs in self._memory_values.items():
             points, values = [point for point, _ in pairs], np.array([value for _, value in pairs])
             predicted = any(self._guessed(points, name) != 0.0)
-            fitted[name] = fit(self.features, self.features.rows(points), values - self._offsets[name],
+            fitted[name] = fit(self._likeness, self.features.rows(points), values - self._offsets[name],
                                prior_spread=_MEMORY_PRIOR if predicted else _BLIND_MEMORY_PRIOR,
                                noise_spread=_MEMORY_NOISE)  # fmt: skip
         return fitted
@@ -217,13 +228,6 @@ class Beliefs:
         near = np.exp(-0.5 * squared / _FAILURE_REACH**2)
         result: Vector = near @ failed / (near.sum(axis=1) + _FAILURE_PRIOR)
         return result
-
-
-def daring(seen: Sequence[Seen]) -> bool:
-    """Whether a choice that may not fit can be afforded: while few of the strategy's own have not."""
-    chosen = [one for one in seen if one.chosen]
-    wasted = sum(not one.feasible for one in chosen)
-    return wasted + 1 <= _WASTED_SHARE * max(_FIRST_CHOICES, len(chosen) + 1)
 
 
 def _normal(values: Vector) -> Vector:

@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from offtune.beliefs import Guesser, Seen
+from offtune.dominance import DEVICE_MEMORY, RESIDENT
 from offtune.knobs import Knob
 from offtune.space import Space
 from offtune.trial import Point
 
-AXIS = "resident_sixteenths"
-# The limit that is a straight line in it, as `score` names it.
-_LIMIT = "device_memory"
 # Repeats of one configuration differ by some per cent in driver-reported memory; the line keeps off by this.
 _MARGIN_SHARE = 0.02
 # Two points give the line, a third settles it; more would be spent on a step of a few per cent.
@@ -34,11 +32,11 @@ class Mark:
 
 def column_of(space: Space, point: Point) -> dict[int, Point] | None:
     """The points that differ from `point` in residency only, by it; None where it cannot vary."""
-    axis = next((knob for knob in space.knobs if knob.name == AXIS), None)
+    axis = next((knob for knob in space.knobs if knob.name == RESIDENT), None)
     if axis is None or not _allows(axis, point):
         return None
     cut = {name: values[0] for name, values in axis.when.items() if point.get(name) not in values}
-    return {value: space.complete({**point, **cut, AXIS: value}) for value in axis.values}
+    return {value: space.complete({**point, **cut, RESIDENT: value}) for value in axis.values}
 
 
 def _allows(axis: Knob, point: Point) -> bool:
@@ -94,18 +92,19 @@ def edge(space: Space, seen: Sequence[Seen], guess: Guesser) -> Point | None:
 
 
 def _mark(one: Seen) -> Mark:
-    return Mark(resident=one.point.get(AXIS, 0), share=one.shares.get(_LIMIT))
+    return Mark(resident=one.point.get(RESIDENT, 0), share=one.shares.get(DEVICE_MEMORY))
 
 
 def _rest(point: Point) -> Point:
     """What tells the line of a point from others: everything but residency and the cut it brings."""
-    return {name: value for name, value in point.items() if name not in (AXIS, "sub_groups")}
+    return {name: value for name, value in point.items() if name not in (RESIDENT, "sub_groups")}
 
 
 def _predicted_rise(column: dict[int, Point], guess: Guesser) -> float | None:
     """Predicted used over allowed memory per sixteenth, between the ends of a line."""
     first, last = min(column), max(column)
-    shares = [found.shares.get(_LIMIT) if (found := guess(column[at])) else None for at in (first, last)]
+    ends = (guess(column[at]) for at in (first, last))
+    shares = [found.shares.get(DEVICE_MEMORY) if found else None for found in ends]
     if shares[0] is None or shares[1] is None or first == last:
         return None
     return (shares[1] - shares[0]) / (last - first)

@@ -29,12 +29,14 @@ _MINOR = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Columns of one space; `where` and `main` are the first so many that tell placements and the chief
-    knobs apart."""  # fmt: skip
+    """Columns of one space; `where` and `main` are the first so many that tell placements and chief knobs
+    apart; `shared`: what a knob does is taken to be much the same under every placement.
+    """
 
     columns: tuple[Callable[[Point], float], ...]
     where: int
     main: int
+    shared: bool = False
 
     def rows(self, points: Sequence[Point]) -> Matrix:
         """One row a point; an inactive knob counts as its default."""

@@ -16,8 +16,9 @@ from random import Random
 import numpy as np
 
 from offtune.basis import MOST, basis
-from offtune.beliefs import Beliefs, Guesser, Seen, daring
+from offtune.beliefs import Beliefs, Guesser, Seen
 from offtune.boundary import edge
+from offtune.caution import daring, price
 from offtune.features import Features, features_of
 from offtune.pool import around, is_small, lasting_points, scattered_points, unique
 from offtune.space import Space
@@ -70,7 +71,7 @@ class Strategy:
         speeds = [one.samples_per_s if one.feasible else None for one in seen]
         return Beliefs(
             features=self.features, guess=self.guess, seen=[seen[place] for place in basis(speeds)],
-            pending=pending, daring=daring(seen),
+            pending=pending, daring=daring(seen), price=price(seen),
         )  # fmt: skip
 
     def _best_of_pool(self, beliefs: Beliefs, taken: set[str], seed: int) -> Proposal | None:
@@ -82,16 +83,16 @@ class Strategy:
         worth, gain = beliefs.worth(pool)
         beam = _BEAM if len(beliefs.seen) < MOST else _LONG_BEAM
         for round_ in range(0 if is_small(self.space) else _ROUNDS):
-            best = [pool[place] for place in np.argsort(-worth, kind="stable")[:beam]]
-            near = (other for point in best for other in self._around(point, seed, round_))
+            top = [pool[place] for place in np.argsort(-worth, kind="stable")[:beam]]
+            near = (other for point in top for other in self._around(point, seed, round_))
             # What has been judged comes first, and keeps its worth.
             known = len(pool)
             pool += self._new(unique((*pool, *near))[known:], taken)
             more, more_gain = beliefs.worth(pool[known:])
             worth = np.concatenate([worth, more])
             gain = None if gain is None or more_gain is None else np.concatenate([gain, more_gain])
-        expected = None if gain is None else float(np.max(gain))
-        return Proposal(point=pool[int(np.argmax(worth))], expected_gain=expected)
+        best = int(np.argmax(worth))
+        return Proposal(point=pool[best], expected_gain=None if gain is None else float(gain[best]))
 
     def _around(self, point: Point, seed: int, round_: int) -> Iterator[Point]:
         # The same surroundings for the same seed, whatever else looks good: their guesses are known then.

@@ -23,7 +23,7 @@ TABLE = """
     ds_config: ds_*
     cost models: memory_* step_* time_*
     predictions: candidates predict
-    strategy: basis beliefs boundary convergence features pool residuals strategy
+    strategy: basis beliefs boundary caution convergence dominance features pool residuals strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     trials: warm_command
     studies: ending finals_notes repeats winner

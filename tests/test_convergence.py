@@ -28,19 +28,19 @@ def test_noise_raises_what_a_gain_has_to_be():
 def test_a_search_without_a_target_ends_when_no_gain_is_expected(make_search):  # noqa: F811
     search = make_search(trials=None, sampler="offtune")
     assert search.config.until_converged
-    reason = search.run()
+    reason = search.run().text
     assert reason.startswith("Further trials are not expected to gain more than")
     measured = search.study.measured_count()
     assert 12 <= measured < 40
     # Taken up again it has nothing to do, and does nothing.
     again = make_search(trials=None, sampler="offtune")
-    assert again.run() == reason
+    assert again.run().text == reason
     assert again.study.measured_count() == measured
 
 
 def test_a_target_that_was_given_is_reached(make_search):  # noqa: F811
     search = make_search(trials=25, sampler="offtune")
-    assert "25 trials" in search.run()
+    assert "25 trials" in search.run().text
 
 
 def test_optunas_samplers_never_converge(make_search):  # noqa: F811

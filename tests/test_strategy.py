@@ -149,3 +149,35 @@ def test_a_lucky_measurement_is_not_taken_as_it_stands():
     beliefs = Beliefs(features=features, guess=by_itself, seen=[*told, lucky])
     believed = beliefs.believed_speed(shades[5:])[0]
     assert math.log(10.0) < believed < math.log(12.0)
+
+
+def test_of_two_points_alike_in_gain_the_one_that_surely_fits_is_worth_more():
+    told = [
+        Seen(point=SPACE.complete({"micro_batch": micro}), samples_per_s=5.0, shares={"device_memory": share})
+        for micro, share in ((1, 0.5), (4, 0.9), (16, 1.5))
+    ]
+    features = Strategy(space=SPACE, guess=by_itself).features
+    chances = Beliefs(features=features, guess=by_itself, seen=told).chance_of_fitting(POINTS)
+    cheap, dear = (
+        Beliefs(features=features, guess=by_itself, seen=told, price=price).worth(POINTS)[0]
+        for price in (0.0, 0.5)
+    )
+    risky = (chances > 0.2) & (chances < 0.9)
+    assert risky.any()
+    assert (dear[risky] < cheap[risky]).all()
+    assert (dear[chances > 0.95] == cheap[chances > 0.95]).all()
+
+
+def test_without_predictions_what_a_micro_batch_does_is_learned_for_every_placement():
+    """Memory grows with the micro-batch under one placement: so it will under another one."""
+    told = [
+        Seen(point=SPACE.complete({"placement": placement, "micro_batch": micro}), samples_per_s=float(micro),
+             shares={"device_memory": 0.1 * micro})
+        for placement, micros in (("zero2", (1, 4, 8, 16)), ("zero3 opt=cpu", (1,)))
+        for micro in micros
+    ]  # fmt: skip
+    beliefs = Beliefs(features=Strategy(space=SPACE, guess=by_itself).features, guess=by_itself, seen=told)
+    asked = [SPACE.complete({"placement": "zero3 opt=cpu", "micro_batch": micro}) for micro in (2, 16)]
+    small, large = beliefs.chance_of_fitting(asked)
+    assert small > 0.9
+    assert large < 0.5

@@ -9,6 +9,7 @@ predictions as they are loses here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -197,15 +198,19 @@ _CARD24 = Machine(
 
 def a100() -> Landscape:
     """llama-13b on a simulated node of four A100 with 40 GB."""
-    return _landscape("4 x A100-40GB, 13B", "llama-13b", "a100-40gb", _A100)
+    return landscape_of("4 x A100-40GB, 13B", "llama-13b", "a100-40gb", _A100)
 
 
 def card24() -> Landscape:
     """llama-3b on one simulated card of 24 GB."""
-    return _landscape("1 x 24 GB card, 3B", "llama-3b", "rtx3090", _CARD24)
+    return landscape_of("1 x 24 GB card, 3B", "llama-3b", "rtx3090", _CARD24)
 
 
-def _landscape(name: str, model_name: str, profile: str, machine: Machine) -> Landscape:
+def landscape_of(
+    name: str, model_name: str, profile: str, machine: Machine, *, noise_share: float = NOISE_SHARE,
+    laws: Callable[[Simulation], Simulation] = lambda plain: plain,
+) -> Landscape:  # fmt: skip
+    """One model on one machine in the default space; `laws` makes another simulation of the same inputs."""
     model = resolve_model(model_name)
     shape = shape_of(model.config)
     facts = facts_of(model_name, model.config, shape.parameter_numels, machine.ranks)
@@ -219,13 +224,13 @@ def _landscape(name: str, model_name: str, profile: str, machine: Machine) -> La
         parameters=float(shape.n_params), layers=config["num_hidden_layers"], hidden=config["hidden_size"],
         vocabulary=config["vocab_size"],
     )  # fmt: skip
-    simulation = Simulation(machine=machine, model=dense)
+    simulation = laws(Simulation(machine=machine, model=dense))
     return Landscape(
-        name=name, note=f"simulated, {model_name}, noise {100 * NOISE_SHARE:.0f} %", simulated=True,
+        name=name, note=f"simulated, {model_name}, noise {100 * noise_share:.0f} %", simulated=True,
         space=space,
         guess=Guesses(base={}, facts=facts, nvme_path="/nvme", predictor=lambda: predictor),
         truth=simulation.truth, measure=simulation.measure,
-        baselines=tuple(point for _, point in space.baselines()), noise_share=NOISE_SHARE,
+        baselines=tuple(point for _, point in space.baselines()), noise_share=noise_share,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from offtune.intervals import Interval, ratio_interval, t95
+from offtune.knob_workload import CHECKPOINTING
 from offtune.records import Limits, Run, best_run, is_baseline
 from offtune.repeats import Outcome, Plan, Ratio, Rejected, Repeat
 from offtune.trial import Point, Status
@@ -32,6 +33,8 @@ _PRECISE_SHARE = 0.05
 _LEAST_FOR_EFFECT = 2  # trials with and without a value
 # Where things are and how many samples are in flight is what a configuration is about; it is never reset.
 _KEPT = frozenset({"placement", "micro_batch", "sub_groups", "resident_sixteenths"})
+# What a micro-batch may have fitted by is given up only where one as large fitted without it.
+_MAKES_ROOM = frozenset({CHECKPOINTING})
 
 
 def contenders(ranking: Sequence[Run], own_label: str, defaults: Point) -> tuple[Run, ...]:
@@ -92,6 +95,8 @@ def _matters(name: str, value: object, default: object, runs: Iterable[Run]) -> 
     known = [run for run in runs if name in run.point]
     with_it = [_speed(run) for run in known if run.point[name] == value]
     without = [_speed(run) for run in known if run.point[name] == default]
+    if name in _MAKES_ROOM and not without:
+        return True
     if min(len(with_it), len(without)) < _LEAST_FOR_EFFECT:
         return False
     return median(with_it) > (1 + NEAR_SHARE) * median(without)

@@ -12,7 +12,7 @@ from search_fakes import MACHINE, imagined, make_search  # noqa: F401  (a fixtur
 from space_samples import facts
 from typer.testing import CliRunner
 
-from offtune import ds_config, hardware_profile, prepare, session
+from offtune import ds_config, hardware_profile, prepare, session, verify
 from offtune.cli import app
 from offtune.command import parse_command
 from offtune.config import Options, resolve
@@ -175,6 +175,14 @@ def test_the_export_command_says_it_in_the_note_on_stderr_and_in_json(tmp_path, 
     note = Path("a.md").read_text()
     assert "activation checkpointing: True" in note
     assert "- `model.gradient_checkpointing_enable()`" in note
+
+
+def test_an_export_is_verified_as_its_trial_trained():
+    config = resolve(Options(budget="1GB"), MACHINE)
+    for on in (True, False):
+        run = make_run(1, samples_per_s=9.0, used_gb=1, point={**POINT, CHECKPOINTING: on})
+        spec = verify._spec(config, run, run.ds_config, ())
+        assert spec.workload.activation_checkpointing is on
 
 
 def test_the_change_from_the_baseline_to_the_winner_names_it():

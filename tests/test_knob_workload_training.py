@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from test_search_end_to_end import offtune, runs_of  # noqa: F401  (a fixture)
+from typer.testing import CliRunner
 
+from offtune.cli import app
 from offtune.knob_workload import CHECKPOINTING
 
 pytestmark = pytest.mark.train
@@ -26,13 +28,15 @@ def test_both_are_trained_one_saves_memory_and_its_export_says_what_it_needs(off
     one = ("--space", "own.yaml", "--sampler", "grid", "--trials", "1", "--no-finals")
     first = offtune("search", "--budget", "2GB", *shape, *one)
     assert first.returncode == 0, first.stderr
-    second = offtune("resume", "--trials", "2", "--json")
+    second = offtune("resume", "--trials", "2")
     assert second.returncode == 0, second.stderr
     kept, again = (run for run in runs_of(tmp_path) if run.reuse_of is None)
+    assert again.number == 1
     assert (kept.point[CHECKPOINTING], again.point[CHECKPOINTING]) == (False, True)
     assert kept.ds_config == again.ds_config
     assert again.result.memory.used_device_bytes < 0.9 * kept.result.memory.used_device_bytes
     assert again.result.loss_check.verdict == "agrees"
     assert again.result.forecast.used_device_bytes < kept.result.forecast.used_device_bytes
-    told = offtune("export", "--trial", str(again.number), "--format", "hf", "--json")
+    storage = ("--storage", str(tmp_path / "studies.db"))
+    told = CliRunner().invoke(app, ["export", "--trial", "1", "--format", "hf", "--json", *storage])
     assert "--gradient_checkpointing" in json.loads(told.stdout)["must_match"]

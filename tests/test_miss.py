@@ -83,6 +83,10 @@ def test_advice_does_not_repeat_what_is_already_done() -> None:
     assert "--activation-checkpointing" not in done
     assert "Offload more" not in done  # the configuration offloads both
     assert "--activation-checkpointing" in advice_for(make_run(0, Status.OVER_BUDGET, used_gb=39))
+    searched = {"activation_checkpointing": None}
+    for on in (True, False):
+        run = make_run(0, Status.OVER_BUDGET, used_gb=39, point={"activation_checkpointing": on})
+        assert ("--activation-checkpointing" in advice_for(run, workload=searched)) is not on
 
 
 def test_advice_speaks_of_the_micro_batch_only_above_one() -> None:

@@ -168,6 +168,15 @@ def test_knobs_go_back_to_their_defaults_unless_the_study_shows_that_they_matter
     assert simpler_point(elsewhere, [elsewhere], DEFAULTS) is None
 
 
+def test_recomputing_is_given_up_only_where_the_micro_batch_fitted_without_it() -> None:
+    defaults = {**DEFAULTS, "activation_checkpointing": False}
+    best = ended(1, 10, point={**defaults, "activation_checkpointing": True, "bucket": 7})
+    smaller = ended(2, 9, point={**defaults, "micro_batch": 2})
+    kept = {**defaults, "activation_checkpointing": True}
+    assert simpler_point(best, [best, smaller], defaults) == kept
+    assert simpler_point(best, [best, smaller, ended(3, 9, point=defaults)], defaults) == defaults
+
+
 def repeat(number: int, of: int, speed: float | None, status: Status = Status.OK, **more) -> Repeat:
     unsafe = more.pop("unsafe", "")
     came = result(speed=speed, status=status, reason="why", unsafe=unsafe)

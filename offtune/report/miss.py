@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from offtune.knob_workload import CHECKPOINTING, checkpoints
 from offtune.records import Limits, Run, StudyRecord
 from offtune.trial import Status
 
@@ -107,7 +108,8 @@ def advice(miss: NearestMiss, study: StudyRecord, limits: Limits) -> list[str]:
 def _device_advice(miss: NearestMiss, study: StudyRecord, limit_bytes: int) -> list[str]:
     workload = study.settings.get("workload") or {}
     sentences = [*_batch_advice(miss.run.ds_config), *_offload_advice(miss.run.ds_config, study.device)]
-    if workload.get("activation_checkpointing") is False and not workload.get("command"):
+    own = workload.get(CHECKPOINTING, True)  # where nothing is known of it nothing is said
+    if not checkpoints(miss.run.point, own) and not workload.get("command"):
         sentences.append("Recompute activations instead of keeping them: --activation-checkpointing.")
     if workload.get("seq_len"):
         sentences.append(f"Shorten the sequences: --seq-len is {workload['seq_len']}.")

@@ -104,5 +104,5 @@ def test_the_trace_has_it_in_the_predicted_process_only():
     assert course is not None and prediction is not None
     document = trace_document(found.timelines, (), with_memory(course, prediction.memory), "x")
     counters = {(event["pid"], event["name"]) for event in document["traceEvents"] if event["ph"] == "C"}
-    assert {(1, "device_used GiB"), (1, "allocated GiB")} <= counters
-    assert (0, "allocated GiB") not in counters
+    assert {(2, "device_used GiB"), (2, "allocated GiB")} <= counters
+    assert (1, "allocated GiB") not in counters

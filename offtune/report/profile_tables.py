@@ -278,7 +278,7 @@ def predicted_memory_table(found: Profiled, analysis: StepAnalysis) -> Table | N
             (f"{name} peak, predicted", *(format_bytes(there) for _, there in measured)),
             ("predicted / measured", *("-" if b is None else _ratio(b, a) for a, b in measured)),
         ]
-    return Table(columns=columns, rows=tuple(rows))
+    return Table(columns=columns, rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])))
 
 
 def _ratio(predicted: float, measured: float | None) -> str:

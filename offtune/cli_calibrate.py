@@ -6,13 +6,13 @@ Covered: its options. Not covered: errors and exit codes, which `cli.guarded` tu
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage
+from offtune.cli_output import print_json, print_page
 
 
 def calibrate(
@@ -39,7 +39,6 @@ def calibrate(
     from offtune.calibrate import Settings, check_output
     from offtune.calibrate import calibrate as measure
     from offtune.report.calibrate_page import calibrate_document, calibrate_page
-    from offtune.report.terminal import draw, make_console
     from offtune.store import Store
 
     check_output(output, force)
@@ -50,6 +49,6 @@ def calibrate(
     if output is not None:
         calibrated_profile.write(found, output, force)
     if as_json:
-        typer.echo(json.dumps(calibrate_document(found), indent=2, allow_nan=False))
+        print_json(calibrate_document(found))
     else:
-        draw(make_console(), calibrate_page(found, output))
+        print_page(calibrate_page(found, output))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage, StudyName
+from offtune.cli_output import print_json
 from offtune.errors import OfftuneError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def export(
     outcome = _verify(record, run, deepspeed_text(ds_config)) if verify else None
     if as_json:
         document = export_document(record, run, made, claim, outcome)
-        typer.echo(json.dumps(document, indent=2, allow_nan=False))
+        print_json(document)
     if outcome is not None and not outcome.holds:
         raise OfftuneError(
             f"The exported configuration did not hold: {outcome.result.status}. {outcome.result.reason}",

@@ -5,13 +5,13 @@ Covered: arguments, the calls, where the answer goes. Heavy imports happen insid
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offtune.cli_options import DEFAULT_STORAGE, AsJson, Storage
+from offtune.cli_output import print_json, print_page
 from offtune.errors import EXIT_NOTHING_FITS
 
 if TYPE_CHECKING:
@@ -96,14 +96,13 @@ def _show(found: Plan, request: Request, as_json: bool) -> None:
     from offtune.plan_ladder import climb, faster
     from offtune.report.plan_document import plan_document
     from offtune.report.plan_page import plan_page
-    from offtune.report.terminal import draw, make_console
 
     ladder = () if found.choices else climb(request, found.nearest)
     gain = faster(request, found.choices[0] if found.choices else None)
     if as_json:
-        typer.echo(json.dumps(plan_document(found, ladder, gain), indent=2, allow_nan=False))
+        print_json(plan_document(found, ladder, gain))
     else:
-        draw(make_console(), plan_page(found, ladder, gain))
+        print_page(plan_page(found, ladder, gain))
 
 
 def _write(ds_config: dict[str, Any], nvme_path: str | None, path: Path, force: bool) -> None:

@@ -25,6 +25,7 @@ from offtune.cli_options import (
     Storage,
     WarmupSteps,
 )
+from offtune.cli_output import print_json, print_page
 from offtune.errors import EXIT_NOTHING_FITS, OfftuneError, UsageError
 
 if TYPE_CHECKING:
@@ -110,12 +111,11 @@ def profile(
 def _show(found: Profiled, as_json: bool) -> None:
     from offtune.report.profile_document import profile_document
     from offtune.report.profile_page import profile_page
-    from offtune.report.terminal import draw, make_console
 
     if as_json:
-        typer.echo(json.dumps(profile_document(found), indent=2, allow_nan=False))
+        print_json(profile_document(found))
     else:
-        draw(make_console(), profile_page(found))
+        print_page(profile_page(found))
 
 
 def _refuse_failed(found: Profiled) -> None:

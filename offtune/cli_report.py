@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from offtune.cli_options import DEFAULT_STORAGE, Storage, StudyName
+from offtune.cli_output import print_page
 from offtune.errors import UsageError
 
 
@@ -53,7 +54,6 @@ def _trace_html(trace: Path, phases: Path | None, link_peak: str | None) -> str:
     from offtune.bounds import Peaks
     from offtune.nvml_trace import read_trace
     from offtune.report.html import render
-    from offtune.report.terminal import draw, make_console
     from offtune.report.trace_sections import trace_page, trace_report
     from offtune.units import parse_bytes
 
@@ -63,7 +63,7 @@ def _trace_html(trace: Path, phases: Path | None, link_peak: str | None) -> str:
     peaks = Peaks(h2d_bytes_per_s=peak, d2h_bytes_per_s=peak)
     timelines = read_trace(trace, phases)
     name = trace.stem.removesuffix("_nvml")
-    draw(make_console(), trace_page(name, timelines, peaks))
+    print_page(trace_page(name, timelines, peaks))
     return render(trace_report(name, timelines, peaks))
 
 

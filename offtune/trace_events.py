@@ -164,7 +164,8 @@ def _unit(key: str) -> tuple[str, float]:
         return f"{key.removesuffix('_bytes')} GiB", 1 / _GIB
     if key in RATES:
         return f"{key.removesuffix('_bytes_per_s')} GiB/s", 1 / _GIB
-    return f"{key.removesuffix('_share')} %", 100.0
+    name, _, group = key.partition(".")
+    return f"{name.removesuffix('_share')}{f' of {group}' if group else ''} %", 100.0
 
 
 def _whole_ns(seconds: float) -> int:

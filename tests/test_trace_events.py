@@ -8,7 +8,7 @@ from profile_fakes import STEP_S, make_profiled, with_parts
 from timeline_fakes import make_timeline
 
 from offtune.report.profile_html import expected_course
-from offtune.timeline import Mark, Timeline
+from offtune.timeline import CORE_GROUPS, Mark, Series, Timeline
 from offtune.trace_events import trace_document
 
 
@@ -130,6 +130,12 @@ def test_counters_carry_their_unit(document):
     assert {event["name"] for event in named(document, "C") if event["pid"] == 1} == {
         "device_used GiB", "d2h GiB/s", "h2d GiB/s", "gpu_busy %", "cpu_busy %",
     }  # fmt: skip
+
+
+def test_the_cores_of_a_group_have_their_unit_too():
+    cores = Series(key=f"{CORE_GROUPS}.node0", times_s=(1.0,), values=(0.5,))
+    (event,) = named(trace_document((Timeline(series=(cores,)),), (), None, "x"), "C")
+    assert (event["name"], event["args"]) == ("core_group_busy of node0 %", {"value": 50.0})
 
 
 def test_a_recording_that_begins_before_its_zero_is_shifted():

@@ -25,7 +25,7 @@ from offtune.space import Space
 from offtune.trial import Point
 
 # How often the neighbourhood of the best is looked at, and of how many: fewer in a long study, for speed.
-_ROUNDS, _BEAM, _LONG_BEAM = 2, 3, 2
+_ROUNDS, _BEAM, _LONG_BEAM = 2, 3, 1
 # The edge of the budget is found by a line; the beliefs only have to not contradict it.
 _EDGE_CHANCE = 0.3
 

@@ -82,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nvme-path", help="a folder on the device to offload to")
     parser.add_argument("-o", "--output", type=Path, help="write the dated sheet here")
     options = parser.parse_args()
+    options.load = host.load_per_core()  # of the last minute; above a tenth the figures scatter
     options.steps = options.steps or (recorder_trials.STEPS if options.trials else _BLOCK_STEPS)
     if options.quick:
         options.seconds, options.pairs = _QUICK_SECONDS, 2
@@ -147,7 +148,10 @@ def _sheet(found: Mapping[str, Blocks], options: argparse.Namespace, prepared: p
     """The page for docs/."""
     config = prepared.config
     device = "CPU accelerator" if config.device == "cpu" else f"{config.workload.world_size} GPUs"
-    where = f"{date.today()}, {host.cpu_model()}, {host.usable_cores()} cores, {device}, {options.model}"
+    where = (
+        f"{date.today()}, {host.cpu_model()}, {host.usable_cores()} cores, {device}, {options.model}; "
+        f"{options.load:.1f} processes a core wanted to run before"
+    )
     titles = ("placement", "turn, ms", "comparisons", *(title for title, _ in _COLUMNS),
               "processor time, ms a step", "below 1 %")  # fmt: skip
     lines = [

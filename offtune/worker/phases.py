@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -35,9 +34,8 @@ class Stretch(NamedTuple):
     part: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """A phase or part in seconds of `time.perf_counter`."""
+class Timed(NamedTuple):
+    """The same in seconds of `time.perf_counter`."""
 
     name: str
     micro_step: int
@@ -85,7 +83,8 @@ class PhaseClock:
 
     def next_step(self, step_s: float) -> list[Timed]:
         """Close the step, which took `step_s` in all; the device must be synchronised."""
-        timed = [self._timed(stretch) for stretch in self._open]
+        # Without a device moments are seconds already; hundreds of parts make each microsecond count.
+        timed = [self._timed(one) for one in self._open] if self._cuda else [*map(Timed._make, self._open)]
         self.micro_s = _micro_steps(timed)
         sums: dict[str, float] = defaultdict(float)
         for one in timed:
@@ -98,8 +97,7 @@ class PhaseClock:
 
     def _timed(self, stretch: Stretch) -> Timed:
         start, end = self.host_s(stretch.start), self.host_s(stretch.end)
-        return Timed(name=stretch.name, micro_step=stretch.micro_step, start_s=start,
-                     end_s=max(start, end), part=stretch.part)  # fmt: skip
+        return Timed(stretch.name, stretch.micro_step, start, max(start, end), stretch.part)
 
     def host_s(self, moment: Moment) -> float:
         """A moment of this step in seconds of `time.perf_counter`; the device must be synchronised."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -53,6 +53,14 @@ _ABSENT = {
 _WITH_NVME = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s", "nvme_footprint_bytes")
 
 
+class _Step(NamedTuple):
+    """A measured step: seconds of `time.perf_counter`, and what was timed within."""
+
+    start_s: float
+    end_s: float
+    timed: Sequence[Timed]
+
+
 class Recorder:
     """Records from its creation on. `zero_s` is where the timeline begins, on `time.perf_counter`."""
 
@@ -62,8 +70,8 @@ class Recorder:
         self._spec, self._rank, self._gpu = spec, rank, gpu
         self._resident = resident
         self._readings = Readings()
-        self._marks: list[Mark] = []
-        self._steps = 0
+        self._steps: list[_Step] = []
+        self._marks = 0  # of the steps that are kept
         self._last_edge_s = 0.0
         self.zero_s: float | None = None
         self.allocator = AllocatorMemory() if spec.device == "cuda" else None
@@ -120,17 +128,10 @@ class Recorder:
         self._place_held()
         if self.zero_s is None:
             self.zero_s = ended_s - step_s
-        zero_s, step = self.zero_s, self._steps
-        self._steps += 1
-        if len(self._marks) + len(timed) > _MOST_MARKS and self._marks:
-            return
-        whole = Mark(name=STEP, step=step, start_s=rounded(ended_s - step_s - zero_s),
-                     end_s=rounded(ended_s - zero_s))  # fmt: skip
-        self._marks += [whole] + [
-            Mark(name=one.name, step=step, micro_step=one.micro_step,
-                 start_s=rounded(one.start_s - zero_s), end_s=rounded(one.end_s - zero_s))
-            for one in timed
-        ]  # fmt: skip
+        self._marks += 1 + len(timed)
+        if self._marks <= _MOST_MARKS or not self._steps:
+            # Marks are made of it at the end: three microseconds each, and some steps have a thousand.
+            self._steps.append(_Step(ended_s - step_s, ended_s, timed))
 
     def finish(self) -> StepAnalysis | None:
         """Leave the timeline in the trial's folder; its essence, None where no step was marked."""
@@ -200,9 +201,18 @@ class Recorder:
             cores=self._spec.threads_per_rank,
             core_groups=self._cores.sizes if self._cores is not None else {},
             series=series,
-            marks=tuple(self._marks),
+            marks=tuple(mark for step in range(len(self._steps)) for mark in self._marks_of(step, zero_s)),
             reasons=self._reasons({one.key for one in series if one.times_s}),
         )
+
+    def _marks_of(self, number: int, zero_s: float) -> Iterator[Mark]:
+        """The marks of a step, with `zero_s` as time zero."""
+        step = self._steps[number]
+        yield Mark(name=STEP, step=number, start_s=rounded(step.start_s - zero_s),
+                   end_s=rounded(step.end_s - zero_s))  # fmt: skip
+        for one in step.timed:
+            yield Mark(name=one.name, step=number, micro_step=one.micro_step,
+                       start_s=rounded(one.start_s - zero_s), end_s=rounded(one.end_s - zero_s))  # fmt: skip
 
     def _reasons(self, recorded: set[str]) -> dict[str, str]:
         """Why a series is not there; without NVMe offload its counters need no excuse."""

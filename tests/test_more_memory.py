@@ -63,6 +63,13 @@ def test_the_winner_has_its_confirmed_speed():
     assert (entry["samples_per_s"], entry["confirmed"], entry["lead"]["over"]) == (12.6, True, 0)
 
 
+def test_without_repeats_it_is_said_that_single_trials_speak():
+    _, note = more_memory_blocks(study_of(10.0, 12.0), "trial", lambda run: "")
+    assert isinstance(note, Line) and note.text.endswith(
+        "by more than the noise. All of it from single trials."
+    )
+
+
 def test_where_nothing_is_gained_it_is_said_and_no_line_is_drawn():
     summary = study_of(10.0, 10.2)
     (line,) = more_memory_blocks(summary, "trial", lambda run: "")

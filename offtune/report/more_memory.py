@@ -125,12 +125,12 @@ def _lead_text(lead: Lead | None) -> str:
 
 def _note(steps: Sequence[Step]) -> str:
     """Where the figures come from, as far as they differ in it."""
-    told = ["Each is faster than the one above it by more than the noise."]
     repeated = [str(step.run.number) for step in steps if step.lead and step.lead.repeated]
     confirmed = [str(step.run.number) for step in steps if step.confirmed]
-    told += [f"By repeats in turn: trial {', '.join(repeated)}."] if repeated else []
+    told = [f"By repeats in turn: trial {', '.join(repeated)}."] if repeated else []
     told += [f"Confirmed by a longer run: trial {', '.join(confirmed)}."] if confirmed else []
-    return " ".join([*told, "Single trials otherwise."])
+    rest = "Single trials otherwise." if told else "All of it from single trials."
+    return " ".join(["Each is faster than the one above it by more than the noise.", *told, rest])
 
 
 def _rate(run: Run) -> float:

@@ -161,7 +161,7 @@ def _sheet(found: Mapping[str, Blocks], options: argparse.Namespace, prepared: p
         "",
         *_ABOUT.splitlines(),
         "",
-        f"{where}; blocks of {options.steps} steps, micro-batch 1.",
+        f"{where}; steps a block: {options.steps}, micro-batch 1.",
         "",
         f"| {' | '.join(titles)} |",
         f"|---|{'---:|' * (len(titles) - 1)}",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from offtune.core_groups import CoreTimes, core_groups, cores_of
+from offtune.trial import TrialSpec
 from offtune.worker import cores
 from offtune.worker.cores import CoreWatch, is_first_here
+from offtune.worker.rank import Place, environment
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 IDLE = "0 0 0 1000 0 0 0 0 0 0"
@@ -79,12 +82,17 @@ def test_where_nothing_can_be_read_there_is_a_reason(monkeypatch: pytest.MonkeyP
     watch.stop()
 
 
-def test_only_the_first_rank_of_a_host_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_rank_of_a_host_reads(
+    monkeypatch: pytest.MonkeyPatch, make_spec: Callable[..., TrialSpec]
+) -> None:
     for name in ("OFFTUNE_LOCAL_RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     assert is_first_here()
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert not is_first_here()
-    monkeypatch.setenv("LOCAL_RANK", "0")  # as each rank that sees one card only says
-    monkeypatch.setenv("OFFTUNE_LOCAL_RANK", "1")
+    # Ranks that each see a card of their own all have the local rank 0 for torch.
+    told = environment(make_spec({}, device="cuda"), 3, Place(local_rank=1, local_size=2, gpu=1))
+    assert told["LOCAL_RANK"] == "0"
+    for name in ("LOCAL_RANK", "OFFTUNE_LOCAL_RANK"):
+        monkeypatch.setenv(name, told[name])
     assert not is_first_here()

@@ -35,7 +35,7 @@ class CoreWatch:
         try:
             times = CoreTimes()
         except OSError as error:
-            self.reason = f"/proc/stat cannot be read: {error.strerror}"
+            self.reason = f"{error.filename or '/proc/stat'} cannot be read: {error.strerror}"
             return
         self._times = times
         if not times.groups:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from offtune.lock import is_other_alive, is_same_machine
 from offtune.records import StudyRecord
@@ -56,9 +56,10 @@ def keep_ending(store: Store, study: str, ending: Ending | None) -> None:
 
 def state_of(store: Store, study: StudyRecord) -> State:
     """Ended and how, under way, interrupted or not started."""
-    ending = _kept(store, study.name)
-    measured = store.measured_count(study.name)
-    if ending is None and study.target_trials is not None and measured >= study.target_trials:
+    notes, measured = store.notes(study.name), store.measured_count(study.name)
+    ending = _read(notes.get(_NOTE))
+    # A resume with a higher target leaves a note of None, and the study's own target as it was.
+    if _NOTE not in notes and study.target_trials is not None and measured >= study.target_trials:
         ending = Ending(kind="target", text=f"{measured} trials measured, as asked.")
     if ending is not None:
         return State(word=WORDS[ending.kind], ending=ending)
@@ -67,8 +68,8 @@ def state_of(store: Store, study: StudyRecord) -> State:
     return State(word="interrupted" if measured else "not started")
 
 
-def _kept(store: Store, study: str) -> Ending | None:
-    found = store.notes(study).get(_NOTE)
+def _read(found: Any) -> Ending | None:
+    """The ending in a note; None where there is no note, or the search went on after it."""
     if isinstance(found, str):
         kinds = [kind for beginning, kind in _BEGINNINGS if found.startswith(beginning)]
         return Ending(kind=kinds[0] if kinds else "target", text=found)

@@ -86,6 +86,12 @@ def test_a_study_that_reached_its_target_has_finished_without_a_note(store, stud
     assert state_of(store, replace(study, target_trials=1)).word == "finished"
 
 
+def test_a_resume_beyond_the_target_is_not_finished_until_it_ends(store, study):
+    add(store, study, 0)
+    keep_ending(store, study.name, None)
+    assert state_of(store, replace(study, target_trials=1)).word == "interrupted"
+
+
 def test_show_says_why_and_offers_to_resume_only_what_goes_on(store, study):
     runs = [run for run in rich_study() if run.status is not None]
     keep_ending(store, study.name, CONVERGED)

@@ -106,7 +106,7 @@ def count_text(summary: Summary) -> str:
     # The finals may add a trial: the winner with what does not matter at its default. A search that ended
     # before its target has no more to do.
     wanted, measured = summary.study.target_trials or 0, summary.measured
-    short = measured < wanted and not summary.has_ended
+    short = measured < wanted and summary.ending is None
     target = f" of {wanted}" if short or measured == wanted else ""
     trained = Counter(run.status for run in summary.runs if is_measured(run))
     kinds = ", ".join(f"{trained[status]} {_spaced(status)}" for status in Status if trained[status])

@@ -125,7 +125,7 @@ def _front(summary: Summary) -> list[Block]:
 
 def _next_commands(summary: Summary) -> list[Block]:
     study = summary.study
-    ending = summary.state.ending if summary.state else None
+    ending = summary.ending
     short = study.target_trials is not None and summary.measured < study.target_trials
     goes_on = short and (ending is None or ending.kind in _GOES_ON)
     blocks: list[Block] = [Command(text=f"offtune resume {study.name}")] if goes_on else []
@@ -138,7 +138,8 @@ def _next_commands(summary: Summary) -> list[Block]:
 def _list_row(standing: Standing) -> tuple[str, ...]:
     study, best, state = standing.study, standing.best, standing.state
     ended = state is not None and state.ending is not None
-    target = f"/{study.target_trials}" if study.target_trials and not ended else ""
+    wanted = study.target_trials or 0  # which a resume may have raised
+    target = f"/{wanted}" if standing.measured <= wanted and not ended else ""
     return (
         study.name,
         time_text(study.created_at)[:_DAY],  # --json has the time, a screen has 80 columns

@@ -154,8 +154,8 @@ def _knobs_section(found: StudyReport) -> Section:
 
 def _progress_section(summary: Summary) -> Section:
     plot = progress_plot(summary)
-    ending = summary.state.ending if summary.state else None
-    blocks = (*((plot,) if plot else ()), *((Line(text=ending.text),) if ending else ()))
+    told = (Line(text=summary.ending.text),) if summary.ending else ()
+    blocks = (*((plot,) if plot else ()), *told)
     return Section(anchor="progress", title="How the search went", blocks=blocks)
 
 

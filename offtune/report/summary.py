@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from offtune.ending import State
+from offtune.ending import Ending, State
 from offtune.records import Limits, Run, StudyRecord, is_baseline, is_measured, rank, speed_within
 from offtune.repeats import Outcome
 from offtune.report.forecasts import Forecasts, forecasts
@@ -45,9 +45,9 @@ class Summary:
     state: State | None = None
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the search has come to its end by itself; False where that was not looked up."""
-        return self.state is not None and self.state.ending is not None
+    def ending(self) -> Ending | None:
+        """How the search came to its end by itself; None where it has not, or that was not looked up."""
+        return self.state.ending if self.state else None
 
     @property
     def best(self) -> Run | None:

@@ -8,7 +8,7 @@ again, one that DeepSpeed would refuse is told as failed and costs nothing; base
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -17,6 +17,7 @@ import optuna
 from landscapes.landscape import REFUSED, Landscape, Truth
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 
+from offtune.baseline_order import first_and_last
 from offtune.convergence import converged
 from offtune.pool import starting_points
 from offtune.sampling import suggested
@@ -138,19 +139,21 @@ def gp(game: Game, seed: int) -> None:
 
 def offtune(game: Game, seed: int) -> None:
     """The strategy, as `offtune search` runs it."""
-    strategy = Strategy(space=game.landscape.space, guess=game.landscape.guess)
-    _ask_and_tell(
-        game, lambda number: StrategySampler(strategy, seed * 1000 + number), game.landscape.baselines
-    )
+    _play_strategy(game, game.landscape, seed)
 
 
 def offtune_blind(game: Game, seed: int) -> None:
     """The strategy without predictions, as for a model it does not know."""
-    blind = game.landscape.without_predictions()
-    strategy = Strategy(space=blind.space, guess=blind.guess)
+    _play_strategy(game, game.landscape.without_predictions(), seed)
+
+
+def _play_strategy(game: Game, landscape: Landscape, seed: int) -> None:
+    strategy = Strategy(space=landscape.space, guess=landscape.guess)
+    first, last = first_and_last([("", point) for point in landscape.baselines], landscape.guess)
     _ask_and_tell(
-        game, lambda number: StrategySampler(strategy, seed * 1000 + number), game.landscape.baselines
-    )
+        game, lambda number: StrategySampler(strategy, seed * 1000 + number),
+        [point for _, point in first], [point for _, point in last],
+    )  # fmt: skip
 
 
 def _predicted(landscape: Landscape) -> list[Point]:
@@ -167,29 +170,43 @@ def _predicted(landscape: Landscape) -> list[Point]:
     return [point for _, point in ranked[:_PREDICTED_BEST]]
 
 
-def _ask_and_tell(game: Game, sampler: Callable[[int], BaseSampler], first: Iterable[Point]) -> None:
+def _ask_and_tell(
+    game: Game, sampler: Callable[[int], BaseSampler], first: Iterable[Point], late: Sequence[Point] = ()
+) -> None:
+    """Until the game is over; `late` baselines come where a search would end without them."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space = game.landscape.space
     study = optuna.create_study(direction="maximize", sampler=sampler(0))
-    for point in first:
-        raw = {knob.name: knob.raw(point[knob.name]) for knob in space.knobs if knob.name in point}
-        study.enqueue_trial(raw)
-    queue = count = len(study.trials)
+    waiting = _enqueue(study, space, first)
+    count, repeats = waiting, 0
     gains: list[float | None] = []
-    repeats = 0
     while not game.over and repeats < _MOST_REPEATS:
         before = len(game.played)
         study.sampler = sampler(count)
         trial = study.ask()
         count = max(count, trial.number + 1)
-        queued = trial.number < queue
+        queued = waiting > 0
+        waiting -= queued
         point = space.suggest(partial(suggested, trial))
         _tell(study, trial, game.measure(point, baseline=queued))
         repeats = repeats + 1 if len(game.played) == before else 0
         if isinstance(study.sampler, StrategySampler) and not queued:
             gains.append(study.sampler.expected_gain)
-            if game.stopped is None and converged(gains, game.landscape.noise_share, len(game.played)):
-                game.stopped = len(game.played)
+        measured = len(game.played) + len(late)
+        ends = not waiting and converged(gains, game.landscape.noise_share, measured) is not None
+        if late and (ends or measured >= game.trials):
+            waiting, late = _enqueue(study, space, late), ()
+        elif ends and game.stopped is None:
+            game.stopped = measured
+
+
+def _enqueue(study: optuna.Study, space: Space, points: Iterable[Point]) -> int:
+    """Queue the points; how many are queued now."""
+    for point in points:
+        study.enqueue_trial(
+            {knob.name: knob.raw(point[knob.name]) for knob in space.knobs if knob.name in point}
+        )
+    return len(study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)))
 
 
 def _tell(study: optuna.Study, trial: optuna.Trial, seen: Truth | None) -> None:

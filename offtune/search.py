@@ -8,12 +8,13 @@ most the trial under way. Where several workers share a study, everything but th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from offtune import ds_config, hardware, scratch
 from offtune.alike import Alike
+from offtune.baseline_order import Labelled
 from offtune.config import RunConfig
 from offtune.convergence import STRATEGY
 from offtune.crew import Alone, Crew
@@ -72,13 +73,16 @@ class Search:
     said: set[str] = field(default_factory=set)
     foresight: Foresight | None = None
     crashes: Alike = field(default_factory=Alike)
+    late: Sequence[Labelled] = ()  # baselines to be measured last
 
     def run(self) -> Ending:
         """Go on to the study's target; returns why it ended.
 
         Raises Interrupted when the person stops it, NothingTrains when that is all it would find out.
         """
-        while (reason := self._over()) is None:
+        while (reason := self._over()) is None or self._queue_late():
+            if self.config.trials - self.study.measured_count() <= len(self.late):
+                self._queue_late()
             self._queue_predicted()
             self._next()
             self._stop_if_all_crash_alike()
@@ -118,7 +122,7 @@ class Search:
         if self.fruitless >= _FRUITLESS_LIMIT:
             proposals = f"Of {self.fruitless} proposals in a row none was new and could fit"
             return Ending(kind="exhausted", text=f"{proposals}: the space is exhausted.")
-        reason = self.study.converged() if self.config.until_converged else None
+        reason = self.study.converged(len(self.late)) if self.config.until_converged else None
         return None if reason is None else Ending(kind="converged", text=reason)
 
     def _next(self) -> None:
@@ -165,6 +169,15 @@ class Search:
             work = self._propose(Outlook(gpus=self.config.gpus)) if self.study.waiting() else None
         if work is not None:
             self._train(*work)
+
+    def _queue_late(self) -> bool:
+        """Queue the baselines that were left for the end; whether there were any."""
+        queued, self.late = self.late, ()
+        for label, point in queued:
+            self.study.enqueue(point, "baseline", label)
+        if queued:
+            self.fruitless = 0
+        return bool(queued)
 
     def _queue_predicted(self) -> None:
         """Once nothing is queued any more, so after the baselines: the points that look best."""

@@ -17,9 +17,12 @@ from typing import Any, Protocol
 
 from offtune import hardware, host, loss_check, prepare
 from offtune.base_check import check_base, fit_to_base
+from offtune.baseline_order import first_and_last
+from offtune.beliefs import by_itself
 from offtune.bound_peaks import machine_peaks
 from offtune.calibrated_machine import profile_here
 from offtune.config import Options, RunConfig, resolve
+from offtune.convergence import STRATEGY
 from offtune.crew import Crew
 from offtune.devices import visible_gpus
 from offtune.ending import keep_ending
@@ -142,24 +145,24 @@ def _run(
     progress: Progress,
 ) -> Summary:  # fmt: skip
     limits = study_limits(record)
-    judge = loss_check.make_judge(
-        partial(labelled, store), config.workload.precision, _loss_mode(config, ready.space)
-    )
-    foresight = foresight_for(
-        config, ready.facts, ready.space, _profile(store, config), unseen(store, record.name, set())
-    )
+    mode = _loss_mode(config, ready.space)
+    judge = loss_check.make_judge(partial(labelled, store), config.workload.precision, mode)
+    earlier = unseen(store, record.name, set())
+    foresight = foresight_for(config, ready.facts, ready.space, _profile(store, config), earlier)
+    guess = guesses_for(config, ready.facts, foresight)
+    apart = config.sampler == STRATEGY and not crew.shared
+    first, late = first_and_last(ready.space.baselines(), guess if apart else by_itself)
     with crew.turn():
         study = Study(store, record.name, ready.space, limits=limits, seed=config.seed,
-                      sampler=config.sampler, judge=judge,
-                      guess=guesses_for(config, ready.facts, foresight))  # fmt: skip
+                      sampler=config.sampler, judge=judge, guess=guess)  # fmt: skip
         search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
                         runner=ready.runner, watcher=progress, crew=crew, judge=judge,
-                        foresight=foresight)  # fmt: skip
+                        foresight=foresight, late=late)  # fmt: skip
         search.repair()
         keep_ending(store, record.name, None)
         if config.base is not None:
             study.enqueue_as_is(AS_IS_LABEL)
-        for label, point in ready.space.baselines():
+        for label, point in first:
             study.enqueue(point, "baseline", label)
     notes = [*_notes(config, ready), *_busy(), *_beside_others(crew)]
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,

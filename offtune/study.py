@@ -145,13 +145,16 @@ class Study:
         """The fastest measured run within the study's limits, or within others."""
         return best_of(self._store, self.name, limits or self._limits)
 
-    def converged(self) -> str | None:
-        """Why further trials are not worth it; None while they are, or nobody can tell."""
+    def converged(self, to_come: int = 0) -> str | None:
+        """Why further trials are not worth it; None while they are, or nobody can tell.
+
+        `to_come` trials count as measured: they will be, whatever is decided.
+        """
         if self._sampling.waiting():
             return None
         gains = self._sampling.noted(EXPECTED_GAIN)
         noises = [share for share in self._sampling.noted(NOISE_ATTRIBUTE) if share is not None]
-        return converged(gains, median(noises) if noises else 0.0, self.measured_count())
+        return converged(gains, median(noises) if noises else 0.0, self.measured_count() + to_come)
 
     def measured_count(self) -> int:
         """How many runs count against the trial target."""

@@ -23,7 +23,8 @@ TABLE = """
     ds_config: ds_*
     cost models: memory_* step_* time_*
     predictions: candidates predict
-    strategy: basis beliefs boundary caution convergence dominance features pool residuals strategy
+    strategy: baseline_order basis beliefs boundary caution convergence dominance features pool residuals
+    strategy: strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     trials: warm_command
     studies: ending finals_notes repeats winner

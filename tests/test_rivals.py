@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from landscapes import published, simulated
+from landscapes import held_out, published, simulated
 from rival_games import GameFile, Task
 from rival_players import PLAYERS, Game, Played, Record
 from rival_report import Row, missed, sheet
@@ -82,3 +82,14 @@ def test_games_are_kept_and_one_that_was_cut_off_is_played_again(tmp_path):
     text = (tmp_path / "games.jsonl").read_text()
     (tmp_path / "games.jsonl").write_text(text[:-20])
     assert list(file.read()) == tasks[:1]
+
+
+def test_the_machine_held_out_obeys_other_laws_and_says_that_it_was_not_tuned_on(monkeypatch):
+    monkeypatch.setattr("landscapes.landscape.Landscape.__post_init__", lambda self: None)
+    pair = held_out.h100_pair()
+    assert "never tuned on" in pair.note
+    shares = [pair.truth(point).device_share for point in pair.baselines]
+    segments = [share * 30e9 / 0.5e9 for share in shares]
+    assert segments == pytest.approx([round(segment) for segment in segments])
+    point = pair.baselines[-1]
+    assert pair.measure(point, Random(0)).device_share >= pair.truth(point).device_share

@@ -108,4 +108,6 @@ def _held_out(name: str, model_name: str, profile: str, machine: Machine, noise_
     def other(simulation: Simulation) -> OtherSimulation:
         return OtherSimulation(machine=simulation.machine, model=simulation.model, noise_share=noise_share)
 
-    return landscape_of(name, model_name, profile, machine, noise_share=noise_share, laws=other)
+    found = landscape_of(name, model_name, profile, machine, noise_share=noise_share, laws=other)
+    found.note += "; the strategy was never tuned on it"
+    return found

@@ -8,7 +8,7 @@ result (`rows.brief`). Not covered: single runs and writing (`store.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -77,19 +77,19 @@ def kinds(store: Store, study: str) -> Kinds:
     )
 
 
-def unseen(store: Store, study: str, seen: Set[int]) -> list[Run]:
-    """The measured runs whose number is not in `seen`, by number, but for those that are far behind it."""
+def unseen(store: Store, study: str, seen: Set[int]) -> Iterator[Run]:
+    """The measured runs whose number is not in `seen`, by number, but for those that are far behind it.
+
+    Not all at once: of a long study whole runs would fill the memory.
+    """
     columns, first = schema.outcomes.c, max(seen, default=0) - _LATE
     query = select(columns.number).where(
         columns.study == study, columns.measured.is_(True), columns.number >= first
     )
     numbers = sorted({row["number"] for row in store.read(query)} - seen)
     chunks = [numbers[start : start + _AT_ONCE] for start in range(0, len(numbers), _AT_ONCE)]
-    return [
-        run
-        for chunk in chunks
-        for run in store.runs_where(schema.runs.c.study == study, schema.runs.c.number.in_(chunk))
-    ]
+    for chunk in chunks:
+        yield from store.runs_where(schema.runs.c.study == study, schema.runs.c.number.in_(chunk))
 
 
 def labelled(store: Store, study: str) -> list[Run]:

@@ -202,10 +202,11 @@ def _sheet(rows: list[Row], samplers: list[str], missed: list[str]) -> str:
         cells.append(f"{row.file_bytes / row.trials / 1e3:.1f}")
         lines.append(f"| {row.trials:,} | " + " | ".join(cells) + " |")
     goals = "\n".join(f"- MISSED: {text}" for text in missed) or "All reached."
-    growth = _growth_mb(rows)
+    found = _growth_mb(rows)
+    growth = "not measured over so few" if found is None else f"{found:.1f} MB a thousand trials"
     return _SHEET.format(
         today=date.today().isoformat(), simulated=SIMULATED, table="\n".join(lines), goals=goals,
-        growth="not measured over so few" if growth is None else f"{growth:.1f} MB a thousand trials", sampler=samplers[0],
+        growth=growth, sampler=samplers[0],
     )  # fmt: skip
 
 

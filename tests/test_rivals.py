@@ -84,12 +84,18 @@ def test_games_are_kept_and_one_that_was_cut_off_is_played_again(tmp_path):
     assert list(file.read()) == tasks[:1]
 
 
-def test_the_machine_held_out_obeys_other_laws_and_says_that_it_was_not_tuned_on(monkeypatch):
+@pytest.mark.parametrize(
+    ("make", "budget_bytes"),
+    [(held_out.h100_pair, 30e9), (held_out.l4_quartet, 21e9), (held_out.small_card, 12e9)],
+)
+def test_a_machine_held_out_obeys_other_laws_and_says_that_it_was_not_tuned_on(
+    monkeypatch, make, budget_bytes
+):
     monkeypatch.setattr("landscapes.landscape.Landscape.__post_init__", lambda self: None)
-    pair = held_out.h100_pair()
-    assert "never tuned on" in pair.note
-    shares = [pair.truth(point).device_share for point in pair.baselines]
-    segments = [share * 30e9 / 0.5e9 for share in shares]
+    machine = make()
+    assert "never tuned on" in machine.note
+    shares = [machine.truth(point).device_share for point in machine.baselines]
+    segments = [share * budget_bytes / 0.5e9 for share in shares]
     assert segments == pytest.approx([round(segment) for segment in segments])
-    point = pair.baselines[-1]
-    assert pair.measure(point, Random(0)).device_share >= pair.truth(point).device_share
+    point = machine.baselines[-1]
+    assert machine.measure(point, Random(0)).device_share >= machine.truth(point).device_share

@@ -100,8 +100,8 @@ def l4_quartet() -> Landscape:
 
 
 def small_card() -> Landscape:
-    """gpt2-xl on one card of 12 GB."""
-    return _held_out("1 x 12 GB card, gpt2-xl", "gpt2-xl", "rtx3090", _SMALL_CARD, 0.03)
+    """llama-1b on one card of 12 GB."""
+    return _held_out("1 x 12 GB card, 1B", "llama-1b", "rtx3090", _SMALL_CARD, 0.03)
 
 
 def _held_out(name: str, model_name: str, profile: str, machine: Machine, noise_share: float) -> Landscape:

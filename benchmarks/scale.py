@@ -16,6 +16,11 @@ grows by less than 20 MB a thousand trials. Takes about five minutes on a quiet 
 
 from __future__ import annotations
 
+import os
+
+# As `offtune search` loads numpy (`one_thread`), before anything else has.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
 import argparse
 import multiprocessing
 import resource

@@ -147,6 +147,9 @@ def search(
     if dry_run:
         _dry_run(options, storage, as_json)
         return
+    from offtune.one_thread import load_numpy
+
+    load_numpy()
     from offtune import session
     from offtune.report.terminal import Progress, make_console
 
@@ -203,6 +206,9 @@ def resume(
 
     Example: offtune resume study-1
     """
+    from offtune.one_thread import load_numpy
+
+    load_numpy()
     from offtune import session
     from offtune.report.terminal import Progress, make_console
     from offtune.units import parse_bytes, parse_seconds

@@ -28,7 +28,7 @@ SPEED_ATTRIBUTE = "samples_per_s"
 NOISE_ATTRIBUTE = "noise_share"
 # In a study longer than any default search, points at random serve so many draws before others take their
 # place: most of a draw's time went into predictions for 130 new ones (`benchmarks/scale.py`).
-_DRAWS_A_SEED = 10
+_DRAWS_A_SEED = 20
 
 
 class StrategySampler(BaseSampler):

@@ -17,7 +17,7 @@ TABLE = """
     words: close_look
     words: timeline trial units
     machine: calibration check child_lines command core_groups devices hardware* host hub installed lock
-    machine: machine_profile models scratch toolchain trouble
+    machine: machine_profile models one_thread scratch toolchain trouble
     shapes: activations decoder* model_*
     space: knob* space*
     ds_config: ds_*

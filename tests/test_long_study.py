@@ -1,6 +1,7 @@
 """A study longer than a usual search: what is kept, what is read once, and that it decides the same."""
 
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,9 +62,9 @@ def test_a_long_study_that_was_interrupted_decides_as_if_it_had_not_been(
     assert together == [*searched(parts, "offtune", 1), *searched(parts, "offtune", 1)]
 
 
-def test_every_draw_of_a_usual_search_has_a_seed_of_its_own_and_ten_of_a_long_one_share_one() -> None:
+def test_every_draw_of_a_usual_search_has_a_seed_of_its_own_and_those_of_a_long_one_share_some() -> None:
     assert [seeding(index) for index in range(MOST)] == list(range(MOST))
-    assert {seeding(index) for index in range(MOST, MOST + 20)} == {MOST, MOST + 10}
+    assert {seeding(index) for index in range(MOST, MOST + 40)} == {MOST, MOST + 20}
 
 
 def test_points_that_are_asked_about_again_are_worked_out_once_however_many_others_come(
@@ -84,3 +85,15 @@ def test_points_that_are_asked_about_again_are_worked_out_once_however_many_othe
         assert [found.key for point in told if (found := guess(point))] == [repr(point) for point in told]
         assert guess({"micro_batch": 0}) is guess(told[0])
     assert len(asked) == len(told) + 100
+
+
+def test_numpy_is_loaded_with_one_thread_and_trials_inherit_nothing_of_it() -> None:
+    script = (
+        "import os; os.environ['OMP_NUM_THREADS'] = '5'; before = dict(os.environ)\n"
+        "from offtune.one_thread import load_numpy; load_numpy()\n"
+        "import sys; assert 'numpy' in sys.modules; assert dict(os.environ) == before\n"
+        "import numpy; matrix = numpy.ones((400, 400)); matrix @ matrix\n"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -27,8 +27,9 @@ from offtune.space import Space
 from offtune.strategy import Strategy
 from offtune.trial import Point
 
-# A rival that proposes nothing new so often has nothing more to say.
+# A rival that proposes nothing new so often has nothing more to say; one that is slow, earlier.
 _MOST_REPEATS = 300
+SLOW_REPEATS = 50
 _PREDICTED_BEST = 5
 
 
@@ -53,11 +54,15 @@ class Record:
 
 @dataclass(slots=True, kw_only=True)
 class Game:
-    """One seed of one rival on one landscape: what was measured, in order; `stopped`: where it converged."""
+    """One seed of one rival on one landscape: what was measured, in order; `stopped`: where it converged.
+
+    It ends after `trials` different ones, or after `most_repeats` proposals in a row that were known.
+    """
 
     landscape: Landscape
     trials: int
     draw: Random
+    most_repeats: int = _MOST_REPEATS
     played: list[Played] = field(default_factory=list)
     stopped: int | None = None
     _known: dict[str, Truth] = field(default_factory=dict)
@@ -180,7 +185,7 @@ def _ask_and_tell(
     waiting = _enqueue(study, space, first)
     count, repeats = waiting, 0
     gains: list[float | None] = []
-    while not game.over and repeats < _MOST_REPEATS:
+    while not game.over and repeats < game.most_repeats:
         before = len(game.played)
         study.sampler = sampler(count)
         trial = study.ask()

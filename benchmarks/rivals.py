@@ -31,7 +31,7 @@ from random import Random
 from landscapes import held_out, published, recorded, simulated
 from landscapes.landscape import Landscape
 from rival_games import GameFile, Task
-from rival_players import PLAYERS, Game, Player, Record
+from rival_players import PLAYERS, SLOW_REPEATS, Game, Player, Record
 from rival_report import Row, missed, sheet
 
 ROOT = Path(__file__).parent.parent
@@ -129,9 +129,10 @@ def _deepspeed(kind: str, game: Game, seed: int) -> None:
 
 
 def _play(task: Task) -> tuple[Task, Record]:
-    game = Game(
-        landscape=_LANDSCAPES[task.landscape], trials=_SLOW.get(task.rival, _TRIALS), draw=Random(task.seed)
-    )
+    game = Game(landscape=_LANDSCAPES[task.landscape], trials=_SLOW.get(task.rival, _TRIALS),
+                draw=Random(task.seed))  # fmt: skip
+    if task.rival in _SLOW:
+        game.most_repeats = SLOW_REPEATS
     _rivals("")[task.rival](game, task.seed)
     return task, game.record()
 

@@ -30,12 +30,13 @@ DECIDING: tuple[Figure, ...] = ("turn_s", "step_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Means over the steps of one block, in seconds."""
+    """Means over the steps of one block, in seconds; `own_s` was spent in the recorder's own code."""
 
     on: bool
     turn_s: float
     step_s: float
     cpu_s: float
+    own_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,10 @@ class Blocks:
     def without(self, figure: Figure) -> float:
         """The median of the blocks that do not record, in seconds a step."""
         return median(getattr(block, figure) for block in self.blocks if not block.on)
+
+    def own_share(self) -> float:
+        """Time in the recorder's own code over that of a turn without it, a median over blocks."""
+        return median(block.own_s for block in self.blocks if block.on) / self.without("turn_s")
 
 
 def _ratio(comparison: Sequence[Block], figure: Figure) -> float:

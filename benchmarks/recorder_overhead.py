@@ -32,9 +32,10 @@ from offtune.launch import ColdRanks
 from offtune.runner import run_ranks
 from offtune.space import load_space
 from offtune.trial import dump, load
+from offtune.worker.recorder import PARTS_EVERY
 
 _SECONDS = 130.0  # of training a placement: four of them and their starts in ten minutes
-_BLOCK_STEPS = 1
+_BLOCK_STEPS = PARTS_EVERY  # as many steps have their parts timed as in a trial
 _WARMUP_STEPS = 3
 _QUICK_SECONDS = 12.0
 _DEADLINE_S = 240.0  # beside `_SECONDS`, for starting
@@ -115,6 +116,8 @@ def _row(placement: str, found: Blocks) -> str:
         change, low, high = (100 * (value - 1) for value in (ratio.centre, ratio.low, ratio.high))
         cells.append(f"{change:+.2f} % ({low:+.2f} to {high:+.2f})")
     cells.append(f"{1000 * _cpu_cost_s(found):+.2f}")
+    share = found.own_share()
+    cells.append(f"{1000 * share * found.without('turn_s'):.2f}, {100 * share:.2f} %")
     cells.append({"below": "yes", "above": "NO", "open": "not decided"}[_side(found)])
     return f"| {' | '.join(cells)} |"
 
@@ -135,7 +138,11 @@ def _verdict(found: Mapping[str, Blocks]) -> str:
     if above:
         return f"Recording costs more than 1 % of a step: {', '.join(above)}."
     if undecided:
-        return f"Not decided, the machine scatters too much: {', '.join(undecided)}. More --seconds help."
+        most = max(found[placement].own_share() for placement in undecided)
+        return (
+            f"Not decided, the machine scatters too much: {', '.join(undecided)}. More --seconds help. "
+            f"In the recorder's own code at most {100 * most:.2f} % of a step were spent there."
+        )
     return "Recording costs less than 1 % of a step."
 
 
@@ -153,7 +160,7 @@ def _sheet(found: Mapping[str, Blocks], options: argparse.Namespace, prepared: p
         f"{options.load:.1f} processes a core wanted to run before"
     )
     titles = ("placement", "turn, ms", "comparisons", *(title for title, _ in _COLUMNS),
-              "processor time, ms a step", "below 1 %")  # fmt: skip
+              "processor time, ms a step", "own code, ms a step", "below 1 %")  # fmt: skip
     lines = [
         "# What recording costs",
         "",
@@ -185,8 +192,9 @@ the layout of memory is the same and a drift of the machine cancels. With it on,
 adds to a trial is there ([trials.md](trials.md)): edges of phases, samples, parts, marks, and what is read
 between two steps. *Whole turn* is the wall time of a turn of the training loop, *step* what a trial
 reports, from barrier to barrier; *processor time* is the rank's own, all its threads. In brackets are 95 %
-intervals, Student's over the comparisons without spikes. Micro-batch 1 on a small model has the shortest
-phases, so the most to record in a second."""
+intervals, Student's over the comparisons without spikes. *Own code* is the time spent in the recorder's
+functions, in any thread: it scatters little, but leaves out what they do to caches. Micro-batch 1 on a
+small model has the shortest phases, so the most to record in a second."""
 
 
 if __name__ == "__main__":

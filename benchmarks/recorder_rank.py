@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +23,59 @@ import torch.distributed as dist
 from recorder_blocks import ORDER, Block, Blocks, enough
 
 from offtune.trial import TrialSpec, dump, load
+from offtune.worker.parts import PartClock
 from offtune.worker.preload import preload
 from offtune.worker.rank import die_with_parent, environment, place_here
+from offtune.worker.recorder import Recorder
 from offtune.worker.train import Rank
 
 RESULT = "blocks.json"
 
 
+# Where the recorder is entered: at the edges of phases, in a part, between two steps, from the samplers.
+_ENTRIES = {
+    Recorder: ("_edge", "_on_resident", "_on_driver", "_on_link", "_on_cores", "begin_step", "end_step"),
+    PartClock: ("enter", "leave"),
+}
+
+
+class OwnTime:
+    """Seconds spent in the recorder's own code, by the calls that enter it; spoilt caches are not in it."""
+
+    def __init__(self) -> None:
+        self._spent: list[float] = []  # appending is atomic, and samplers have threads of their own
+        self._inside = threading.local()
+        for owner, names in _ENTRIES.items():
+            for name in names:
+                setattr(owner, name, self._timed(getattr(owner, name)))
+
+    def take(self) -> float:
+        """What was spent since it was taken last."""
+        spent, self._spent = self._spent, []
+        return sum(spent)
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        inside = self._inside
+
+        @wraps(method)
+        def timed(*args: Any) -> Any:
+            if getattr(inside, "is_set", False):  # within a call that counts already
+                return method(*args)
+            inside.is_set = True
+            start = time.perf_counter()
+            try:
+                return method(*args)
+            finally:
+                self._spent.append(time.perf_counter() - start)
+                inside.is_set = False
+
+        return timed
+
+
 class SwitchedRank(Rank):
     """A rank whose recorder goes on and off; `steps` of the spec are those of a block."""
+
+    own = OwnTime()
 
     def blocks(self, seconds: float) -> Blocks:
         """Train for `seconds` after the warm-up, or until enough is known."""
@@ -49,10 +96,12 @@ class SwitchedRank(Rank):
         record = self.record
         if on:
             record.start_recording(engine)
+        self.own.take()
         turns = [self._turn(engine) for _ in range(self.spec.steps)]
+        own_s = self.own.take() / len(turns)
         record.stop_recording()
         turn_s, step_s, cpu_s = (sum(column) / len(turns) for column in zip(*turns, strict=True))
-        return Block(on=on, turn_s=turn_s, step_s=step_s, cpu_s=cpu_s)
+        return Block(on=on, turn_s=turn_s, step_s=step_s, cpu_s=cpu_s, own_s=own_s)
 
     def _turn(self, engine: Any) -> tuple[float, float, float]:
         """One turn of the training loop: seconds of all of it, of the step, of processor time."""

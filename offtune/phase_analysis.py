@@ -104,23 +104,30 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
         return None
     numbers = {mark.step for mark in whole}
     inside: dict[str, list[Stretch]] = {}
+    watched: set[int] = set()
     for mark in timeline.marks:
         if mark.step in numbers and mark.name != STEP:
             inside.setdefault(mark.name, []).append((mark.start_s, mark.end_s))
+            if mark.name not in PHASES:
+                watched.add(mark.step)
     inside[OTHER] = _left_over(whole, [stretch for name in PHASES for stretch in inside.get(name, ())])
     prepared = [(series, series.spans()) for series in timeline.series if series.times_s]
 
-    def figures(name: str) -> PhaseFigures:
+    # Parts are not timed in every step; their figures are those of a step in which they are.
+    closely = [mark for mark in whole if mark.step in watched]
+
+    def figures(name: str, of: Sequence[Mark]) -> PhaseFigures:
         stretches = joined(inside[name])
         seconds = sum(end - start for start, end in stretches)
         found = {one.key: figure for one, spans in prepared if (figure := _figure(one, spans, stretches))}
-        return PhaseFigures(name=name, seconds=seconds / len(whole), share=seconds / total_s, figures=found)
+        share = seconds / sum(mark.length_s for mark in of)
+        return PhaseFigures(name=name, seconds=seconds / len(of), share=share, figures=found)
 
     return StepAnalysis(
         steps=len(whole),
         step_s=total_s / len(whole),
-        phases=tuple(figures(name) for name in (*PHASES, OTHER) if inside.get(name)),
-        parts=tuple(figures(name) for name in inside if name not in (*PHASES, OTHER)),
+        phases=tuple(figures(name, whole) for name in (*PHASES, OTHER) if inside.get(name)),
+        parts=tuple(figures(name, closely) for name in inside if name not in (*PHASES, OTHER)),
         device=timeline.device,
         source=timeline.source,
         cores=timeline.cores,

@@ -196,6 +196,24 @@ def recorded(make_spec, tmp_path):
     return record
 
 
+def test_parts_are_timed_in_the_first_step_of_a_few_and_averaged_over_those(recorded):
+    spec, analysis = recorded()
+    (timeline,) = read_timelines(spec.trial_dir)
+    parts = [mark for mark in timeline.marks if "." in mark.name]
+    assert {mark.step for mark in parts} == {0}
+    updating = sum(mark.length_s for mark in parts if mark.name == "update.cpu_optimizer")
+    assert analysis.find("update.cpu_optimizer").seconds == pytest.approx(updating, rel=1e-3)
+
+
+def test_what_somebody_has_wrapped_meanwhile_is_not_on_top():
+    optimizer = Optimizer()
+    parts = watch_parts(SimpleNamespace(optimizer=optimizer), PhaseClock("cpu"), "cpu", 1)
+    assert parts.is_on_top()
+    ours = optimizer.optimizer.step
+    optimizer.optimizer.step = lambda: ours()
+    assert not parts.is_on_top()
+
+
 def test_a_recording_begins_at_zero_and_its_phases_fill_the_step(recorded):
     spec, analysis = recorded()
     (timeline,) = read_timelines(spec.trial_dir)

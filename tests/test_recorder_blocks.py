@@ -73,3 +73,9 @@ def test_an_interval_that_touches_the_goal_is_open() -> None:
 def test_blocks_travel_as_json() -> None:
     found = trained(0.0, 2)
     assert load(Blocks, dump(found)) == found
+
+
+def test_the_recorders_own_code_is_compared_with_turns_that_do_not_record():
+    on = Block(on=True, turn_s=1.1, step_s=1.0, cpu_s=1.0, own_s=0.005)
+    off = Block(on=False, turn_s=1.0, step_s=1.0, cpu_s=1.0)
+    assert Blocks(steps=1, blocks=(on, off, off, on)).own_share() == pytest.approx(0.005)

@@ -79,7 +79,7 @@ class PartClock:
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
         self._stack = _Stack()
-        self._put_back: list[Callable[[], object]] = []
+        self._in_place: list[tuple[Any, str, Any, Any]] = []  # owner, name, ours, what was there before
 
     def enter(self, name: str) -> None:
         """A part begins, and interrupts the one it lies in."""
@@ -123,24 +123,24 @@ class PartClock:
 
     def _put_in_place(self, owner: Any, name: str, ours: Any, before: Any) -> None:
         """Set an attribute until `release`; what was inherited has no `before`."""
+        setattr(owner, name, ours)
+        self._in_place.append((owner, name, ours, before))
 
-        def put_back() -> None:
+    def is_on_top(self) -> bool:
+        """Whether nobody has put anything around ours meanwhile, so that all of it can be released."""
+        return all(vars(owner).get(name) is ours for owner, name, ours, _ in self._in_place)
+
+    def release(self) -> None:
+        """Put every object back as it was; between two phases."""
+        for owner, name, ours, before in reversed(self._in_place):
             # What somebody has put around ours meanwhile stays, and ours within it.
             if vars(owner).get(name) is not ours:
-                return
+                continue
             if before is None:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
-
-        setattr(owner, name, ours)
-        self._put_back.append(put_back)
-
-    def release(self) -> None:
-        """Put every object back as it was; between two phases."""
-        for put_back in reversed(self._put_back):
-            put_back()
-        self._put_back.clear()
+        self._in_place.clear()
 
 
 class _Timers:

@@ -53,6 +53,11 @@ _ABSENT = {
 _WITH_NVME = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s", "nvme_footprint_bytes")
 
 
+# To time a part takes five microseconds, and a step of stage 3 has a thousand: so it is done in one of so
+# many steps. The first is one, so that the shortest training shows its parts.
+PARTS_EVERY = 4
+
+
 class _Step(NamedTuple):
     """A measured step: seconds of `time.perf_counter`, and what was timed within."""
 
@@ -80,11 +85,15 @@ class Recorder:
         self._clock = clock
         self._held: list[tuple[Moment, tuple[int, int]]] = []  # by the allocator, at edges of this step
         self._cores: CoreWatch | None = None
+        self._begun = 0  # steps
+        self._parts: PartClock | None = None  # while they are watched
+        self._watch: Callable[[], PartClock] | None = None
         self._stop: Callable[[], object] = do_nothing
 
     def begin(self, engine: Any, driver: DriverMemory | None, link: LinkTraffic | None) -> None:
         """Listen to the samplers that run anyway, and time the parts of the engine's phases, until `stop`."""
-        parts = watch_parts(engine, self._clock, self._spec.device, self._spec.workload.world_size)
+        ranks = self._spec.workload.world_size
+        self._watch = partial(watch_parts, engine, self._clock, self._spec.device, ranks)
         if self.allocator is not None:
             self.allocator.peaks()  # the warm-up's belong to no phase
         self._cores = CoreWatch(self._on_cores) if is_first_here() else None
@@ -94,15 +103,16 @@ class Recorder:
             driver.listen(self._on_driver)
         if link is not None:
             link.listen(self._on_link)
-        self._stop = partial(self._let_go, parts, driver, link)
+        self._stop = partial(self._let_go, driver, link)
 
     def stop(self) -> None:
         """Let go of engine and samplers, which go on as if never listened to; between two steps."""
         self._stop()
         self._stop = do_nothing
 
-    def _let_go(self, parts: PartClock, driver: DriverMemory | None, link: LinkTraffic | None) -> None:
-        parts.release()
+    def _let_go(self, driver: DriverMemory | None, link: LinkTraffic | None) -> None:
+        if self._parts is not None:
+            self._parts.release()
         self._clock.edge = do_nothing
         for sampler in (self._resident, driver, link):
             if sampler is not None:
@@ -111,7 +121,14 @@ class Recorder:
             self._cores.stop()
 
     def begin_step(self) -> None:
-        """Before the clock of a step starts: what takes longer to read, or changes little."""
+        """Before the clock of a step starts: watch its parts when it is their turn; slow readings."""
+        if self._watch is not None and self._parts is None and self._begun % PARTS_EVERY == 0:
+            self._parts = self._watch()
+        self._begun += 1
+        self._between_steps()
+
+    def _between_steps(self) -> None:
+        """Read what takes longer to read, or changes little."""
         now = time.perf_counter()
         self._readings.bound()
         if self._spec.swap_dir is not None:
@@ -126,6 +143,9 @@ class Recorder:
     def end_step(self, timed: Sequence[Timed], step_s: float, ended_s: float) -> None:
         """The step that took `step_s` ended at `ended_s`, with these phases and parts."""
         self._place_held()
+        if self._parts is not None and self._parts.is_on_top():
+            self._parts.release()
+            self._parts = None
         if self.zero_s is None:
             self.zero_s = ended_s - step_s
         self._marks += 1 + len(timed)
@@ -137,7 +157,7 @@ class Recorder:
         """Leave the timeline in the trial's folder; its essence, None where no step was marked."""
         if self.zero_s is None:
             return None
-        self.begin_step()
+        self._between_steps()
         self._place_held()
         self.stop()
         timeline = self._timeline(self.zero_s)

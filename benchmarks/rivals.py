@@ -24,6 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import importlib.util
 import logging
 import multiprocessing
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,7 +33,7 @@ from landscapes import held_out, published, recorded, simulated
 from landscapes.landscape import Landscape
 from rival_games import GameFile, Task
 from rival_players import PLAYERS, SLOW_REPEATS, Game, Player, Record
-from rival_report import Row, missed, sheet
+from rival_report import OURS, Row, missed, search_seconds, sheet
 
 ROOT = Path(__file__).parent.parent
 _TRIALS = 100
@@ -63,15 +64,7 @@ def main() -> int:
         for seed in range(options.seeds)
     ]
     games = _games(tasks, options.jobs, GameFile(Path(options.games)) if options.games else None)
-    rows = [
-        Row.of(
-            _LANDSCAPES[name],
-            rival,
-            [games[task] for task in tasks if (task.landscape, task.rival) == (name, rival)],
-        )
-        for name, landscape in _LANDSCAPES.items()
-        for rival in _rivals(options.only)
-    ]
+    rows = [row for name in _LANDSCAPES for row in _rows(name, _rivals(options.only), games)]
     text = sheet(rows, list(_LANDSCAPES.values()), options.seeds)
     print(text)
     if options.output:
@@ -82,9 +75,20 @@ def main() -> int:
     return 1 if failures else 0
 
 
+def _rows(landscape: str, rivals: Iterable[str], games: Mapping[Task, Record]) -> list[Row]:
+    """The rows of one landscape."""
+    played = {
+        rival: [games[task] for task in games if (task.landscape, task.rival) == (landscape, rival)]
+        for rival in rivals
+    }
+    seconds = search_seconds(played.get(OURS, []))
+    return [Row.of(_LANDSCAPES[landscape], rival, found, seconds) for rival, found in played.items()]
+
+
 def _games(tasks: list[Task], jobs: int, file: GameFile | None) -> dict[Task, Record]:
     """What came of each game, those in `file` without playing."""
-    games = file.read() if file else {}
+    known = file.read() if file else {}
+    games = {task: known[task] for task in tasks if task in known}
     # Forked, so that landscapes and their best are worked out once.
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         for task, record in pool.imap_unordered(_play, [task for task in tasks if task not in games]):

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from landscapes import held_out, published, simulated
 from rival_games import GameFile, Task
 from rival_players import PLAYERS, Game, Played, Record
-from rival_report import Row, missed, sheet
+from rival_report import Row, missed, search_seconds, sheet
 
 TABLE = published.twinflow()
 
@@ -59,7 +59,8 @@ def played(*speeds: float) -> Record:
 
 def test_the_row_counts_trials_to_the_goal_and_a_missed_goal_is_named():
     best = TABLE.best
-    ours = Row.of(TABLE, "offtune", [played(0.5 * best, 0.0, 0.96 * best, best)])
+    ours = Row.of(TABLE, "offtune", [played(0.5 * best, 0.0, 0.96 * best, best)], 20.0)
+    assert ours.in_time == pytest.approx(0.5)
     assert (ours.to_5[0], ours.to_2[0], ours.seconds_to_5) == (3, 4, 30.0)
     assert ours.wasted == 0.25
     tpe = replace(ours, rival="TPE", to_5=(8, 9))
@@ -70,6 +71,12 @@ def test_the_row_counts_trials_to_the_goal_and_a_missed_goal_is_named():
     assert missed([good, replace(tpe, to_5=(9, 9)), replace(tpe, rival="random", to_5=(9, 9))]) == []
     assert "random needs only" in missed([good, replace(tpe, rival="random", to_5=(2, 2))])[0]
     assert "| offtune | 3 / 3 | 4 / 4 | 30 s |" in sheet([good], [TABLE], 1)
+
+
+def test_a_search_takes_the_time_of_its_trials_until_it_stops():
+    games = [replace(played(1.0, 2.0, 3.0), stopped=stopped) for stopped in (2, None)]
+    assert search_seconds(games) == 25.0
+    assert search_seconds([]) is None
 
 
 def test_games_are_kept_and_one_that_was_cut_off_is_played_again(tmp_path):

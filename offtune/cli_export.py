@@ -52,13 +52,13 @@ def export(
     from offtune.export_formats import Purpose, files_of, make
     from offtune.report.document import export_document
     from offtune.report.export_page import export_lines
-    from offtune.selection import choose, finals_claim
+    from offtune.selection import choose, finals_of
 
     record, run = choose(storage, study, trial, budget)
     ds_config = portable(run.ds_config, record.settings.get("nvme_path"), base_of(record))
     made = make(format_name, ds_config, Purpose.of(record, run, output))
-    claim = finals_claim(storage, record, run) if note or as_json else None
-    files = files_of(made, record, run, output, note, claim.text if claim else "")
+    claim, finals = finals_of(storage, record, run) if note or as_json else (None, "")
+    files = files_of(made, record, run, output, note, finals)
     write_all(files, force)
     for line in export_lines(made, record, run, [path for path, _ in files]):
         typer.echo(line, err=True)

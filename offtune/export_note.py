@@ -22,7 +22,7 @@ def note_text(
 ) -> str:
     """Markdown for a person who finds the files a year later.
 
-    `arguments` are what the training must say, `finals` is what repeats in turn say of the run.
+    `arguments` are what the training must say, `finals` is what those say of the run.
     """
     origin = provenance(study, run)
     lines = [
@@ -31,7 +31,7 @@ def note_text(
         f"offtune {origin['offtune_version']}, study {study.name}, trial {run.number}"
         f"{f' ({run.label})' if run.label else ''}, measured {_date(run)}.",
         *_section("Measured", _measured(run.result) if run.result else []),
-        *([f"- against the others, trained in turn: {finals}"] if finals else []),
+        *([f"- in the finals: {finals}"] if finals else []),
         *_section("Workload", _workload(study, run)),
         *_section("Machine", [*(study.settings.get("machine") or {}).items()]),
         *_section("Versions", [pair for pair in origin["versions"].items() if pair[1]]),

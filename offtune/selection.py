@@ -8,6 +8,7 @@ from __future__ import annotations
 from offtune.errors import EXIT_NOTHING_FITS, OfftuneError, UsageError
 from offtune.records import Limits, Run, StudyRecord, is_measured
 from offtune.report.claim import Claim, claim_of
+from offtune.report.finals_text import finals_note
 from offtune.report.miss import study_limits
 from offtune.report.study_report import read_summary
 from offtune.store import Store
@@ -41,10 +42,11 @@ def choose(storage: str, study: str | None, trial: int | None, budget: str | Non
     return record, summary.best
 
 
-def finals_claim(storage: str, record: StudyRecord, run: Run) -> Claim | None:
-    """What the finals claim of the run, with the interval; None where it was in none."""
+def finals_of(storage: str, record: StudyRecord, run: Run) -> tuple[Claim | None, str]:
+    """What the finals claim of the run, None where they compared nothing; all they say of it, in words."""
     with Store.open(storage, write=False) as store:
-        return claim_of(read_summary(store, record), run)
+        summary = read_summary(store, record)
+    return claim_of(summary, run), finals_note(summary, run)
 
 
 def _usable(run: Run, record: StudyRecord) -> Run:

@@ -75,7 +75,7 @@ def work(url: str, settings: dict[str, Any]) -> str:
             search.repair()
             for label, point in BASELINES:
                 study.enqueue(point, "baseline", label)
-        return search.run()
+        return search.run().text
 
 
 def pretend_to_be(host: str) -> None:

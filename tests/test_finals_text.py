@@ -128,7 +128,7 @@ def test_a_note_tells_the_ratio_with_its_interval_also_of_a_tie() -> None:
     assert finals_note(seen(), RUNS[3]) == ""
     assert finals_note(summarise(make_study(), RUNS), RUNS[2]) == ""
     text = note_text(make_study(), RUNS[2], ["a.json"], [], told)
-    assert f"- against the others, trained in turn: {told}" in text
+    assert f"- in the finals: {told}" in text
     assert "in turn" not in note_text(make_study(), RUNS[2], ["a.json"], [])
 
 

@@ -8,7 +8,7 @@ several workers share a study, one of them holds the finals.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -18,7 +18,7 @@ from offtune.devices import free_gpus
 from offtune.finals_notes import keep, kept
 from offtune.knobs import describe
 from offtune.lock import Owner
-from offtune.records import SIMPLER_LABEL, Limits, Run, best_run, is_measured, rank
+from offtune.records import SIMPLER_LABEL, Limits, Run, best_run, is_baseline, is_measured, rank
 from offtune.repeats import Outcome, Plan, Repeat
 from offtune.search import Search
 from offtune.space import Space
@@ -29,6 +29,8 @@ from offtune.units import format_rate
 
 # Of the trial's deadline: a confirmation that runs into it would speak against the wrong thing.
 _DEADLINE_SHARE = 0.5
+# So often the next best takes the place of what did not hold; after that the machine is not to be trusted.
+_MOST_STAND_INS = 3
 _STOPPED = TrialResult(status=Status.INTERRUPTED, reason="offtune was stopped before it ended.")
 
 
@@ -58,7 +60,7 @@ class Finals:
             return before
         self._say(_opening(plan))
         self._play(plan)
-        self._confirm(plan)
+        plan = self._confirm(plan)
         outcome = self._outcome(plan)
         with self.search.crew.turn():
             keep(self.search.store, self._study, outcome)
@@ -134,19 +136,35 @@ class Finals:
             if len(names) < 2 or winner.is_decided(self._rounds(plan), names):
                 return
             done = {each.run for each in self._repeats() if _is_part(each, plan, number)}
-            for name in _rotated(names, number):
+            for name in winner.rotated(names, number):
                 if name in done:
                     continue
                 if self._time_is_up():
                     return
                 self._repeat(self._spec(name), plan, name, number)
 
-    def _confirm(self, plan: Plan) -> None:
+    def _confirm(self, plan: Plan) -> Plan:
         """Train the winner longer; where it does not hold the next one is chosen, and trained longer."""
-        while (chosen := self._choice(plan)[0]) is not None:
-            if self._confirmation(plan, chosen) is not None or self._time_is_up():
-                return
+        while True:
+            plan = self._with_stand_in(plan)
+            chosen = self._choice(plan)[0]
+            if chosen is None or self._confirmation(plan, chosen) is not None or self._time_is_up():
+                return plan
             self._repeat(self._longer_spec(chosen), plan, chosen, 0)
+
+    def _with_stand_in(self, plan: Plan) -> Plan:
+        """The plan, with the next best run where nothing that the search found has held so far."""
+        found = [run.number for run in self._ranking() if not is_baseline(run)]
+        rejected = {each.run for each in winner.rejected_of(self._repeats(), plan)}
+        new = [name for name in found if name not in plan.contenders]
+        held = any(name in found and name not in rejected for name in plan.contenders)
+        if held or not new or len(rejected) > _MOST_STAND_INS or self._time_is_up():
+            return plan
+        plan = replace(plan, contenders=(*plan.contenders, new[0]))
+        with self.search.crew.turn():
+            keep(self.search.store, self._study, plan)
+        self._play(plan)
+        return plan
 
     def _outcome(self, plan: Plan) -> Outcome:
         chosen, tied = self._choice(plan)
@@ -264,12 +282,6 @@ def _is_part(repeat: Repeat, plan: Plan, number: int) -> bool:
     """Whether a repeat belongs to that round of these finals and came to an end of its own."""
     ended = repeat.status not in (None, Status.INTERRUPTED)
     return ended and (repeat.finals, repeat.round) == (plan.finals, number)
-
-
-def _rotated(names: Sequence[int], number: int) -> Iterator[int]:
-    """The names from another one on in every round, so that none always comes after the same."""
-    start = (number - 1) % len(names)
-    yield from (*names[start:], *names[:start])
 
 
 def _opening(plan: Plan) -> str:

@@ -102,6 +102,12 @@ def _matters(name: str, value: object, default: object, runs: Iterable[Run]) -> 
     return median(with_it) > (1 + NEAR_SHARE) * median(without)
 
 
+def rotated(names: Sequence[int], number: int) -> tuple[int, ...]:
+    """The names from another one on in every round, so that none always comes after the same."""
+    start = (number - 1) % len(names)
+    return (*names[start:], *names[:start])
+
+
 def rounds_of(repeats: Iterable[Repeat], plan: Plan) -> list[dict[int, float]]:
     """Samples per second by run, for each round of these finals."""
     rounds: dict[int, dict[int, float]] = {}

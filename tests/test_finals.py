@@ -140,6 +140,26 @@ def test_a_winner_that_does_not_hold_gives_way_and_that_is_said(hold) -> None:
     assert shown.best is not None and shown.best.number == outcome.winner
 
 
+def test_the_next_best_that_holds_is_the_winner_where_no_contender_does(hold) -> None:
+    failed: list[int] = []
+    machine = bench(by_micro)
+
+    def runner(spec: TrialSpec) -> TrialResult:
+        came = machine(spec)
+        if spec.steps == CONFIRMATION_STEPS and len(failed) < 2:
+            failed.append(spec.number)
+            return replace(came, status=Status.OVER_BUDGET, reason="Used 2 GB.")
+        return came
+
+    finals, outcome = hold(runner, trials=10, baselines=[])
+    runs = {run.number: run for run in finals.search.store.runs("s")}
+    assert outcome is not None and outcome.winner not in (None, *failed)
+    assert outcome.confirmed_steps == len(runs[outcome.winner].result.step_s)
+    assert {each.run for each in outcome.rejected} == set(failed)
+    assert outcome.winner in outcome.plan.contenders
+    assert finals.run() == outcome
+
+
 def test_where_none_holds_there_is_an_end(hold) -> None:
     def runner(spec: TrialSpec) -> TrialResult:
         if spec.steps == CONFIRMATION_STEPS:
@@ -149,6 +169,7 @@ def test_where_none_holds_there_is_an_end(hold) -> None:
     _, outcome = hold(runner, trials=8)
     assert outcome is not None and outcome.winner is None
     assert {each.run for each in outcome.rejected} == set(outcome.plan.contenders)
+    assert len(outcome.rejected) <= 3 + 3  # contenders at first, and those that took their place
 
 
 def test_an_interruption_keeps_the_repeats_and_a_resume_goes_on_with_them(hold) -> None:

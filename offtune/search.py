@@ -80,7 +80,7 @@ class Search:
 
         Raises Interrupted when the person stops it, NothingTrains when that is all it would find out.
         """
-        while (reason := self._over()) is None or self._queue_late():
+        while (reason := self._over()) is None or (reason.kind != "time" and self._queue_late()):
             if self.config.trials - self.study.measured_count() <= len(self.late):
                 self._queue_late()
             self._queue_predicted()

@@ -55,6 +55,13 @@ def test_the_last_baselines_are_measured_within_the_target(make_search):
     assert "search" in {run.origin for run in runs[:-2]}
 
 
+def test_no_baseline_begins_when_the_time_is_up(make_search):
+    search, _ = search_with_two_late(make_search, trials=9)
+    search.config = replace(search.config, time_s=0.0)
+    assert search.run().kind == "time"
+    assert search.store.runs("s") == []
+
+
 def test_a_search_that_converges_measures_them_before_it_ends(make_search):
     search, late = search_with_two_late(make_search, trials=None, sampler="offtune")
     assert search.run().kind == "converged"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from offtune.beliefs import Guesser, Seen
-from offtune.dominance import DEVICE_MEMORY, RESIDENT
+from offtune.dominance import DEVICE_MEMORY, ON_A_LINE, RESIDENT
 from offtune.knobs import Knob
 from offtune.space import Space
 from offtune.trial import Point
@@ -97,7 +97,7 @@ def _mark(one: Seen) -> Mark:
 
 def _rest(point: Point) -> Point:
     """What tells the line of a point from others: everything but residency and the cut it brings."""
-    return {name: value for name, value in point.items() if name not in (RESIDENT, "sub_groups")}
+    return {name: value for name, value in point.items() if name not in ON_A_LINE}
 
 
 def _predicted_rise(column: dict[int, Point], guess: Guesser) -> float | None:

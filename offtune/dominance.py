@@ -18,7 +18,7 @@ DEVICE_MEMORY = "device_memory"
 # In these used device memory only grows: activations with the micro-batch, states with what is resident.
 _GROWING = ("micro_batch", RESIDENT)
 # The cut into sub-groups comes with residency, and moves a line by less than the noise of a repeat.
-_ON_A_LINE = (RESIDENT, "sub_groups")
+ON_A_LINE = (RESIDENT, "sub_groups")
 
 _Rest = tuple[tuple[str, Any], ...]
 
@@ -31,10 +31,10 @@ def beyond(points: Sequence[Point], measured: Iterable[tuple[Point, float | None
         if share is None or share > 1.0:
             over.setdefault(_rest(point, _GROWING), []).append(_amounts(point))
         if share is not None:
-            lines.setdefault(_rest(point, _ON_A_LINE), {})[point.get(RESIDENT, 0)] = share
+            lines.setdefault(_rest(point, ON_A_LINE), {})[point.get(RESIDENT, 0)] = share
     return [
         any(_covers(_amounts(point), less) for less in over.get(_rest(point, _GROWING), ()))
-        or _over_by_line(point.get(RESIDENT, 0), lines.get(_rest(point, _ON_A_LINE), {}))
+        or _over_by_line(point.get(RESIDENT, 0), lines.get(_rest(point, ON_A_LINE), {}))
         for point in points
     ]
 

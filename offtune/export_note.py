@@ -22,7 +22,7 @@ def note_text(
 ) -> str:
     """Markdown for a person who finds the files a year later.
 
-    `arguments` are what the training must say, `finals` is what those say of the run.
+    `arguments` are what the training must say, `finals` what the finals say of the run.
     """
     origin = provenance(study, run)
     lines = [

@@ -74,6 +74,10 @@ class Ratio:
         """Whether one of the two is faster beyond doubt."""
         return self.low > 1 or self.high < 1
 
+    def turned(self, against: int) -> Ratio:
+        """The other way round: the run `against` the winner, which this is over."""
+        return Ratio(against=against, value=1 / self.value, low=1 / self.high, high=1 / self.low)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

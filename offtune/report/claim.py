@@ -69,10 +69,6 @@ def _ratio(outcome: Outcome, number: int) -> Ratio | None:
         return None
     if number != outcome.winner:
         ratio = outcome.over(number)
-        return _turned(ratio, outcome.winner) if ratio else None
+        return ratio.turned(outcome.winner) if ratio else None
     baseline = outcome.over(outcome.plan.baseline)
     return baseline or min(outcome.ratios, key=lambda ratio: ratio.value)
-
-
-def _turned(ratio: Ratio, against: int) -> Ratio:
-    return Ratio(against=against, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)

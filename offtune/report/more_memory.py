@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from offtune.records import Run
+from offtune.repeats import Ratio
 from offtune.report.finals_text import ratio_text
 from offtune.report.gain import noise_percent
 from offtune.report.page import Block, Column, Line, Table
@@ -74,13 +75,15 @@ def _step(summary: Summary, run: Run, lead: Lead | None) -> Step:
 def _lead(summary: Summary, before: Run, run: Run) -> Lead:
     outcome = summary.outcome
     if outcome is not None and run.number == outcome.winner and (ratio := outcome.over(before.number)):
-        return Lead(over=before.number, value=ratio.value, low=ratio.low, high=ratio.high, repeated=True)
+        return _repeated(ratio)
     if outcome is not None and before.number == outcome.winner and (ratio := outcome.over(run.number)):
-        return Lead(
-            over=before.number, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low, repeated=True
-        )
+        return _repeated(ratio.turned(before.number))
     value, doubt = _rate(run) / _rate(before), _doubt(summary, before, run)
     return Lead(over=before.number, value=value, low=value - doubt, high=value + doubt, repeated=False)
+
+
+def _repeated(ratio: Ratio) -> Lead:
+    return Lead(over=ratio.against, value=ratio.value, low=ratio.low, high=ratio.high, repeated=True)
 
 
 def _doubt(summary: Summary, before: Run, run: Run) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from offtune.memory_model import MemoryPrediction
 from offtune.phase_analysis import PhaseFigures, StepAnalysis
 from offtune.report.page import Column, Table
-from offtune.report.predicted_memory import predicted_peaks
+from offtune.report.predicted_memory import PREDICTED_NAMES, predicted_peaks
 from offtune.timeline import cores_key
 from offtune.units import format_bytes, format_seconds
 
@@ -31,7 +31,7 @@ def phase_table(analysis: StepAnalysis, memory: MemoryPrediction | None = None) 
 def _predicted_rows(analysis: StepAnalysis, memory: MemoryPrediction) -> list[tuple[str, ...]]:
     return [
         (
-            f"{_PREDICTED_NAMES[key]}, predicted peak",
+            f"{PREDICTED_NAMES[key]}, predicted peak",
             *(format_bytes(peaks.get(phase.name)) for phase in analysis.phases),
         )
         for key, peaks in predicted_peaks(memory, analysis.device).items()
@@ -94,7 +94,6 @@ def _moved(key: str) -> Callable[[PhaseFigures], str]:
     return lambda phase: format_bytes(phase.moved_bytes(key))
 
 
-_PREDICTED_NAMES = {"device_used_bytes": "memory", "allocated_bytes": "allocated"}
 _PHASE_ROWS: tuple[tuple[str, Callable[[PhaseFigures], str]], ...] = (
     ("time", lambda phase: format_seconds(phase.seconds)),
     ("of the step", lambda phase: _percent(phase.share)),

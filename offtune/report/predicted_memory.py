@@ -15,6 +15,9 @@ from offtune.memory_model import MemoryPrediction
 from offtune.timeline import PHASES, Mark, Series, Timeline
 from offtune.trial import DeviceKind
 
+# What each predicted series is called in a table.
+PREDICTED_NAMES = {"device_used_bytes": "memory", "allocated_bytes": "allocated"}
+
 
 def predicted_series(
     memory: MemoryPrediction, device: DeviceKind, marks: Iterable[Mark]

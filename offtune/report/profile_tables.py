@@ -14,7 +14,7 @@ from offtune.phase_analysis import PhaseFigures, StepAnalysis
 from offtune.profile import Profiled
 from offtune.report.page import Column, Table
 from offtune.report.phase_table import core_group_names
-from offtune.report.predicted_memory import predicted_peaks
+from offtune.report.predicted_memory import PREDICTED_NAMES, predicted_peaks
 from offtune.timeline import OTHER
 from offtune.traffic_check import CounterCheck, TrafficCheck
 from offtune.units import format_bytes, format_seconds
@@ -29,7 +29,6 @@ _LEVELS = (
     ("host memory of a rank, peak GiB", "host_resident_bytes"),
     ("pinned host memory, peak GiB", "pinned_bytes"),
 )
-_PREDICTED_LEVELS = {"device_used_bytes": "memory", "allocated_bytes": "allocated"}
 _ON_CPU = {"memory by driver, peak GiB": "memory above its start, peak GiB"}
 
 Read = Callable[[PhaseFigures], float | None]
@@ -271,7 +270,7 @@ def predicted_memory_table(found: Profiled, analysis: StepAnalysis) -> Table | N
     columns = (Column(title=""), *(Column(title=phase.name, right=True) for phase in analysis.phases))
     rows: list[tuple[str, ...]] = []
     for key, peaks in predicted_peaks(found.expected.prediction.memory, analysis.device).items():
-        name = _PREDICTED_LEVELS[key]
+        name = PREDICTED_NAMES[key]
         measured = [(phase.peak(key), peaks.get(phase.name)) for phase in analysis.phases]
         rows += [
             (f"{name} peak, measured", *(format_bytes(here) for here, _ in measured)),

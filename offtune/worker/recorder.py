@@ -76,7 +76,7 @@ class Recorder:
         self._resident = resident
         self._readings = Readings()
         self._steps: list[_Step] = []
-        self._marks = 0  # of the steps that are kept
+        self._marks = 0  # of the steps so far; beyond the most no step is kept
         self._last_edge_s = 0.0
         self.zero_s: float | None = None
         self.allocator = AllocatorMemory() if spec.device == "cuda" else None

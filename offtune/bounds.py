@@ -114,7 +114,10 @@ class StepBound:
 
 
 def bound(analysis: StepAnalysis, peaks: Peaks | None = None, point: Point | None = None) -> StepBound:
-    """What bounds each phase of the step; with `point`, only knobs that it has are named."""
+    """What bounds each phase of the step; with a `point` that has any, only its knobs are named.
+
+    A person's own file has none: any knob may act on it.
+    """
     peaks = peaks or Peaks()
     phases = tuple(_bound_phase(phase, analysis, peaks, point) for phase in analysis.phases)
     low, high = _unused(phases)
@@ -139,7 +142,7 @@ def _bound_phase(
     uses = list(largest.values())
     missing = _missing(phase, analysis, peaks)
     missing += tuple(
-        f"more than {use.samples} samples of {use.resource}" for use in all_uses if not use.enough
+        f"{use.resource} from so few samples ({use.samples})" for use in all_uses if not use.enough
     )
     resource = _resource(phase, uses, missing, analysis)
     return PhaseBound(
@@ -256,4 +259,4 @@ def _unused(phases: Sequence[PhaseBound]) -> tuple[float | None, float | None]:
 
 def _knobs(phase: str, resource: Resource, point: Point | None) -> tuple[str, ...]:
     names = KNOBS_FOR.get((phase, resource), ())
-    return tuple(name for name in names if point is None or name in point)[:KNOBS_SHOWN]
+    return tuple(name for name in names if not point or name in point)[:KNOBS_SHOWN]

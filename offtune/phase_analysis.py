@@ -10,12 +10,14 @@ lies in the phase; its value can be a phase's peak when at least half of it does
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from offtune.timeline import OTHER, PHASES, RATES, STEP, Mark, Series, Timeline, is_of_cores
 
+_PASSES = ("forward", "backward")
 PEAK_OVERLAP = 0.5  # of a sample's time, to count for the peak of a phase
 # A phase shorter than this many samples is described by its neighbours as much as by itself.
 FEW_SAMPLES = 3
@@ -59,6 +61,16 @@ class PhaseFigures:
         return self.figures[key].peak if key in self.figures else None
 
     @property
+    def outside_allocator_bytes(self) -> float | None:
+        """What only the driver sees (context, collectives' buffers): between the peaks of both; or None."""
+        used, reserved = self.peak("device_used_bytes"), self.peak("reserved_bytes")
+        return None if used is None or reserved is None else used - reserved
+
+    def micro_step_s(self, micro_steps: int | None) -> float | None:
+        """Seconds per micro-step of a forward or backward; None for what happens once a step."""
+        return self.seconds / micro_steps if micro_steps and self.name in _PASSES else None
+
+    @property
     def gpu_idle_s(self) -> float | None:
         """Seconds per step in which no kernel ran, by the driver's utilisation; None where not recorded."""
         busy = self.mean("gpu_busy_share")
@@ -71,7 +83,7 @@ class StepAnalysis:
 
     `phases` are forward, backward, update and other, as far as there are any, in this order; they sum to
     `step_s`. `parts` are named stretches inside of phases. `core_groups` are the host's, with how many cores
-    each has; their figures count everybody's work.
+    each has; their figures count everybody's work. `micro_steps` is how many a step has, None where unmarked.
     """
 
     steps: int
@@ -84,6 +96,7 @@ class StepAnalysis:
     cores: int | None = None
     core_groups: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    micro_steps: int | None = None
 
     def find(self, name: str) -> PhaseFigures | None:
         """The phase or part of that name."""
@@ -133,7 +146,15 @@ def analyse(timeline: Timeline, steps: Iterable[int] | None = None) -> StepAnaly
         cores=timeline.cores,
         core_groups=timeline.core_groups,
         reasons=timeline.reasons,
+        micro_steps=_micro_steps(timeline, numbers),
     )
+
+
+def _micro_steps(timeline: Timeline, steps: set[int]) -> int | None:
+    """How many micro-steps each of the steps has; None where they are not told apart."""
+    found = {(mark.step, mark.micro_step) for mark in timeline.marks if mark.name in _PASSES}
+    counts = Counter(step for step, micro in found if step in steps and micro is not None)
+    return max(counts.values(), default=None)
 
 
 def essence(analysis: StepAnalysis) -> StepAnalysis:
@@ -236,6 +257,7 @@ def combined(analyses: Sequence[StepAnalysis]) -> StepAnalysis | None:
         cores=first.cores,
         core_groups={name: count for one in analyses for name, count in one.core_groups.items()},
         reasons={key: text for one in analyses for key, text in one.reasons.items()},
+        micro_steps=first.micro_steps,
     )
 
 

@@ -21,7 +21,7 @@ from offtune.ds_zero import placement_text
 from offtune.errors import ConfigError, UsageError
 from offtune.hardware_profile import HardwareProfile
 from offtune.knob_workload import decided
-from offtune.model_shape import shape_of
+from offtune.model_shape import ModelShape, seq_len_of, shape_of
 from offtune.phase_analysis import StepAnalysis, analyse, combined
 from offtune.predict import Bounds, Prediction, Predictor
 from offtune.recording import read_timelines
@@ -30,7 +30,7 @@ from offtune.space import Space
 from offtune.step_work import StepWork
 from offtune.timeline import Timeline
 from offtune.traffic_check import NO_LAYERS
-from offtune.trial import DsConfig, Facts, TrialResult, TrialSpec, load
+from offtune.trial import DsConfig, Facts, TrialResult, TrialSpec, Workload, load
 
 Say = Callable[[str], None]
 _STUDY = "profile"
@@ -40,10 +40,15 @@ _ONE_POINT = Space(name="profile", about="The file itself.", knobs=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the models say of the run: the work of a step and the prediction; None with a `reason`."""
+    """What the models say of the run: the work of a step and the prediction; None with a `reason`.
+
+    `sample_flops` are of one sample, with what is recomputed and what a mask hides, as published figures are;
+    None for a command.
+    """
 
     work: StepWork | None = None
     prediction: Prediction | None = None
+    sample_flops: float | None = None
     reason: str = ""
 
 
@@ -76,6 +81,14 @@ class Profiled:
     def local_params(self) -> float:
         """Parameters of the model over the ranks that share them."""
         return sum(self.facts.parameter_numels) / self.config.workload.world_size
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """What one rank computed over whole steps; None where its operations are not known."""
+        of_sample, rate = self.expected.sample_flops, self.result.samples_per_s
+        if of_sample is None or rate is None:
+            return None
+        return of_sample * rate / self.config.workload.world_size
 
     @property
     def peaks(self) -> Peaks:
@@ -198,6 +211,15 @@ def _expected(config: RunConfig, facts: Facts, rates: HardwareProfile, spec: Tri
         shape = shape_of(work.model_config, facts.parameter_numels)
         seen = replace(facts, workload=work)
         predictor = Predictor(facts=seen, shape=shape, hardware=rates, bounds=bounds)
-        return Expected(work=predictor.work(spec.ds_config), prediction=predictor.predict(spec.ds_config))
+        return Expected(
+            work=predictor.work(spec.ds_config),
+            prediction=predictor.predict(spec.ds_config),
+            sample_flops=None if work.command else _sample_flops(shape, work),
+        )
     except UsageError as error:  # a family without known layers, a precision without a rate
         return Expected(reason=error.message)
+
+
+def _sample_flops(shape: ModelShape, work: Workload) -> float:
+    """Of a built-in loop, which recomputes as it is told; what a script recomputes is not known."""
+    return shape.flops(seq_len_of(work), bool(work.activation_checkpointing), "eager").total

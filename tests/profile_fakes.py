@@ -90,7 +90,11 @@ def make_profiled(**changes: Any) -> Profiled:
         "looks": (read_profile(exported_trace(), taken()),),
         "hardware": rates,
         "has_budget": True,
-        "expected": Expected(work=predictor.work(built), prediction=predictor.predict(built)),
+        "expected": Expected(
+            work=predictor.work(built),
+            prediction=predictor.predict(built),
+            sample_flops=shape.flops(2048, True, "eager").total,
+        ),
     }
     return Profiled(**{**fields, **changes})
 

@@ -129,6 +129,13 @@ def test_the_knobs_exist_act_on_the_slowest_and_are_those_of_the_point() -> None
     assert bound(one_phase(**busy), PEAKS, {"micro_batch": 4}).knobs == ("micro_batch",)
 
 
+def test_a_file_without_knobs_hears_of_all_and_a_search_without_a_fitting_one_is_told_so() -> None:
+    found = one_phase("update", device="cpu", cpu_busy_share=0.9)
+    assert bound(found, PEAKS, {}).knobs == bound(found, PEAKS).knobs == KNOBS_FOR["update", "CPU optimizer"]
+    other = bound(found, PEAKS, {"pin_memory": True})
+    assert other.knobs == () and step_sentences(other)[-1] == "No knob that was searched acts on it."
+
+
 def test_every_phase_of_a_recording_gets_an_answer_with_evidence() -> None:
     analysis = analyse(make_timeline())
     assert analysis is not None

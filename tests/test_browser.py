@@ -13,7 +13,7 @@ import pytest
 from profile_fakes import make_profiled
 from report_fakes import make_study, rich_study
 from timeline_fakes import make_timeline
-from web_fakes import write_study
+from web_fakes import with_predictions, write_study
 
 from offtune.report.html import render
 from offtune.report.profile_html import profile_report
@@ -40,7 +40,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     cpu = study_report(summarise(make_study("cpu"), rich_study()), ())
     reports = {
-        "study": study_web_report(read_report(write_study(folder), None)),
+        "study": study_web_report(with_predictions(read_report(write_study(folder), None))),
         "cpu": study_web_report(cpu),
         "empty": study_web_report(study_report(summarise(make_study(), []), ())),
         "trace": trace_report("somebody", [make_timeline(steps=6)]),
@@ -70,7 +70,7 @@ def test_a_page_draws_without_complaint_and_fits(
     assert browser.ask("document.documentElement.dataset.drawn") == str(len(plots))
     assert all(plot["marks"] > 0 for plot in plots), plots
     assert all(0 < plot["width"] <= plot["room"] for plot in plots), plots
-    assert len(plots) == {"study": 7, "cpu": 3, "empty": 0, "trace": 1, "profile": 2}[name]
+    assert len(plots) == {"study": 9, "cpu": 3, "empty": 0, "trace": 1, "profile": 2}[name]
 
 
 def test_a_page_with_something_wrong_is_noticed(browser: chromium.Browser, pages: dict[str, Path]) -> None:

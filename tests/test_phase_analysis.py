@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timeline_fakes import BACKWARD, FORWARD, UPDATE, make_timeline, with_cores
 
-from offtune.phase_analysis import StepAnalysis, analyse, combined, essence
+from offtune.bounds import Peaks
+from offtune.phase_analysis import Figure, StepAnalysis, analyse, combined, essence
+from offtune.report.phase_table import phase_table
 from offtune.timeline import Mark, Series, Timeline, cores_key
 from offtune.trial import Status, TrialResult, dump, load
 
@@ -41,6 +43,39 @@ def test_what_belongs_to_no_phase_is_other_and_the_phases_sum_to_the_step() -> N
     assert sum(phase.seconds for phase in found.phases) == pytest.approx(found.step_s)
     assert sum(phase.share for phase in found.phases) == pytest.approx(1.0)
     assert [phase.name for phase in found.phases] == ["forward", "backward", "update", "other"]
+
+
+def test_micro_steps_are_counted_and_a_micro_step_has_its_time() -> None:
+    assert analysed().micro_steps is None
+    two = [
+        Mark(name=name, step=0, micro_step=micro, start_s=3.0 * micro + start, end_s=3.0 * micro + end)
+        for micro in (0, 1)
+        for name, start, end in (("forward", 0.0, 1.0), ("backward", 1.0, 3.0))
+    ]
+    whole = Mark(name="step", step=0, start_s=0.0, end_s=6.0)
+    found = analyse(Timeline(marks=(*two, whole)))
+    assert found is not None and found.micro_steps == 2
+    backward = found.find("backward")
+    assert backward is not None and backward.micro_step_s(found.micro_steps) == pytest.approx(2.0)
+    rows = {row[0]: row[1:] for row in phase_table(found).rows}
+    assert rows["each of 2 micro-steps"][:2] == ("1.00 s", "2.00 s")
+    assert load(StepAnalysis, dump(found)).micro_steps == 2
+
+
+def test_what_only_the_driver_sees_lies_between_both_peaks() -> None:
+    (phase, *_) = analysed().phases
+    assert phase.outside_allocator_bytes is None
+    reserved = {"reserved_bytes": Figure(mean=20e9, peak=24e9, samples=9)}
+    known = replace(phase, figures={**phase.figures, **reserved})
+    assert known.outside_allocator_bytes == FORWARD[2] - 24e9
+    table = phase_table(StepAnalysis(steps=1, step_s=1.0, phases=(known,)))
+    assert ("outside the allocator", "2.00 GB") in table.rows
+
+
+def test_a_rate_stands_beside_what_the_link_can_do() -> None:
+    rows = {row[0]: row[1:] for row in phase_table(analysed(), peaks=Peaks(d2h_bytes_per_s=24e9)).rows}
+    assert rows["D2H, mean of its peak 24.0 GB/s"][:2] == ("0 %", "50 %")
+    assert not any("of its peak" in row[0] for row in phase_table(analysed()).rows)
 
 
 def test_a_sample_across_a_boundary_counts_for_both_by_its_part_and_for_the_peak_of_one() -> None:

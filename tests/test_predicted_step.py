@@ -8,9 +8,12 @@ import pytest
 from profile_fakes import make_profiled
 from report_fakes import make_run, make_study, rich_study
 from timeline_fakes import make_timeline
+from web_fakes import with_predictions
 
-from offtune.report.html import render
+from offtune.report.html import plots_of, render
+from offtune.report.inside import inside_section
 from offtune.report.predicted_step import predicted_step
+from offtune.report.step_plots import timeline_plot
 from offtune.report.study_report import make_side, study_report
 from offtune.report.study_sections import study_web_report
 from offtune.report.summary import summarise
@@ -54,15 +57,50 @@ def test_of_an_unknown_card_or_a_workload_without_layers_nothing_is_predicted(st
     assert predicted_step(store, replace(study, settings={**study.settings, "workload": work}), run) is None
 
 
-def test_the_page_draws_it_beside_the_measured_step_and_labels_it(store):
-    study, run = profiled_study()
+def sides_of_a_study():
+    """A study's summary, and its winner and a baseline with what was recorded of them."""
     summary = summarise(make_study(), [one for one in rich_study() if one.status is not None])
     assert summary.best is not None
-    side = make_side("Winner", summary.best, [make_timeline()])
-    plain = study_report(summary, (side,), ())
-    text = render(study_web_report(replace(plain, predicted=predicted_step(store, study, run))))
-    assert "winner, predicted" in text and "Winner: predicted, not measured" in text
-    assert (
-        "predicted"
-        not in render(study_web_report(plain)).partition('id="inside"')[2].partition("</section>")[0]
-    )
+    baseline = next(run for run in summary.runs if run.number == 1)
+    named = (("Winner", summary.best), ("Baseline", baseline))
+    return summary, tuple(make_side(title, run, [make_timeline()]) for title, run in named)
+
+
+def test_the_page_draws_it_for_winner_and_baseline_and_labels_it():
+    summary, sides = sides_of_a_study()
+    plain = study_report(summary, sides, ())
+    section = inside_section(with_predictions(plain))
+    plots = {plot.name: plot for plot in plots_of(section.blocks)}
+    assert [name for name in plots if "-" in name] == ["curve-3", "curve-1", "predicted-3", "predicted-1"]
+    for number, title in ((3, "Winner"), (1, "Baseline")):
+        assert plots[f"predicted-{number}"].title == f"{title}: predicted, not measured"
+        assert "nothing of it was recorded" in plots[f"predicted-{number}"].caption
+        measured = plots[f"curve-{number}"]
+        assert "device memory, predicted" in [entry.text for entry in measured.legend]
+        assert "(predicted " in measured.alt and measured.table.rows[-1][0].endswith("predicted peak")
+    bars = [row[0] for row in plots["phases"].table.rows]
+    assert bars[:2] == ["winner: trial 3", "winner: trial 3, predicted"]
+    assert bars[2:4] == ["stage 2 + optimizer offload", "stage 2 + optimizer offload, predicted"]
+    assert "Winner: predicted, not measured" in render(study_web_report(with_predictions(plain)))
+    assert not any("predicted" in plot.name for plot in plots_of(inside_section(plain).blocks))
+
+
+def test_a_prediction_for_one_side_alone_is_drawn_alone():
+    summary, (winner, baseline) = sides_of_a_study()
+    both = with_predictions(study_report(summary, (winner, baseline), ()))
+    names = [
+        plot.name for plot in plots_of(inside_section(replace(both, sides=(winner, both.sides[1]))).blocks)
+    ]
+    assert "predicted-1" in names and "predicted-3" not in names
+
+
+def test_a_predicted_curve_has_the_limit_where_it_comes_near_it():
+    step = with_predictions(study_report(*sides_of_a_study(), ())).sides[0].predicted
+    assert step is not None
+    used = step.memory.used_device_bytes
+
+    def lines(limit):
+        plot = timeline_plot("x", "x", step.course, 0, limit_bytes=limit, memory=step.memory)
+        return [shape["y0"] for shape in plot.layout["shapes"] if shape["type"] == "line"]
+
+    assert lines(used) == [used / 1e9] and lines(3 * used) == []

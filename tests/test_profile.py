@@ -11,7 +11,7 @@ from timeline_fakes import with_cores
 from typer.testing import CliRunner
 
 from offtune.cli import app
-from offtune.phase_analysis import analyse
+from offtune.phase_analysis import Figure, analyse
 from offtune.profile import Expected
 from offtune.report.html import render
 from offtune.report.page import Table
@@ -45,6 +45,7 @@ def test_the_checklist_has_the_units_of_published_studies():
     assert rows["of the step, %"] == ("10.0", "50.0", "37.5", "2.5")
     assert rows["memory by driver, peak GiB"][1] == f"{31e9 / GIB:.2f}"
     assert rows["left of the budget, GiB"][1] == f"{(40e9 - 31e9) / GIB:.2f}"
+    assert rows["below the step's peak, GiB"][1:3] == ("0.00", f"{(31e9 - 24e9) / GIB:.2f}")
     assert rows["D2H, mean GiB/s"][1] == f"{12e9 / GIB:.2f}"
     assert rows["D2H, bytes per parameter"][1] == f"{12e9 * 2.0 / P:.2f}"
     assert rows["GPU busy, %"] == ("90", "55", "10", "0")
@@ -70,6 +71,34 @@ def test_what_was_not_recorded_is_left_out_of_the_checklist():
     found = make_profiled(has_budget=False)
     rows = cells(checklist(found, found.result.analysis))
     assert not [name for name in rows if "NVMe" in name or "reserved" in name or "budget" in name]
+
+
+def test_machine_and_versions_are_told_as_far_as_they_are_known(capsys):
+    found = make_profiled()
+    assert "versions" not in page_text(found, capsys)
+    config = replace(found.config, machine={"processor": "AMD EPYC", "cores": "2"})
+    result = replace(found.result, versions={"torch": "2.13.0", "cuda": ""})
+    text = page_text(replace(found, config=config, result=result), capsys)
+    assert "processor AMD EPYC, cores 2" in text and "torch 2.13.0" in text and "cuda" not in text
+
+
+def test_what_lies_on_nvme_is_a_line_of_its_own():
+    found = make_profiled()
+    analysis = found.result.analysis
+    figures = {"nvme_footprint_bytes": Figure(mean=2.0 * GIB, peak=3.0 * GIB, samples=9)}
+    update = replace(analysis.phases[2], figures=figures)
+    rows = cells(checklist(found, replace(analysis, phases=(*analysis.phases[:2], update))))
+    assert rows["NVMe footprint, peak GiB"] == ("-", "-", "3.00")
+
+
+def test_a_rank_computes_what_published_studies_count(capsys):
+    found = make_profiled()
+    per_sample = 6 * P * 2048  # a forward and a backward, without attention and recomputation
+    assert found.flops_per_s == pytest.approx(2.0 * per_sample * 4 / 3, rel=0.1)
+    assert "TFLOP/s per rank" in page_text(found, capsys)
+    unknown = replace(found, expected=Expected(reason="the layers are not known"))
+    assert profile_document(unknown)["flops_per_s"] is None
+    assert "TFLOP/s" not in page_text(unknown, capsys)
 
 
 def test_parts_inside_the_update_have_their_time_share_and_rates():

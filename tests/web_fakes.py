@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from profile_fakes import make_profiled
 from report_fakes import DS_CONFIG, GB, POINT, make_run, make_study, rich_study
 from timeline_fakes import BACKWARD, FORWARD, GAP, UPDATE, make_timeline
 
 from offtune.phase_analysis import analyse
 from offtune.records import Run
+from offtune.report.predicted_step import PredictedStep, predicted_course
+from offtune.report.study_report import StudyReport
 from offtune.store import Store
-from offtune.trial import MemoryPeaks
+from offtune.trial import MemoryPeaks, PhaseTimes
 
 LINK_PEAK = 25e9  # bytes per second
 
@@ -56,6 +59,20 @@ def _sampled(run: Run) -> Run:
     other = {**DS_CONFIG, "train_micro_batch_size_per_gpu": 8, "zero_optimization": zero}
     config = other if run.number == 3 else DS_CONFIG
     return replace(run, ds_config=config, result=replace(run.result, analysis=analyse(timeline_of(run))))
+
+
+def with_predictions(found: StudyReport) -> StudyReport:
+    """The same with a step predicted for both sides."""
+    work, prediction = (expected := make_profiled().expected).work, expected.prediction
+    assert work is not None and prediction is not None
+    time = prediction.time
+    step = PredictedStep(
+        phases=PhaseTimes(forward_s=time.forward_s, backward_s=time.backward_s, update_s=time.update_s),
+        course=predicted_course(work, time, "cuda"),
+        memory=prediction.memory,
+        rates="an A100; not measured here",
+    )
+    return replace(found, sides=tuple(replace(side, predicted=step) for side in found.sides))
 
 
 def write_study(folder: Path, **settings: Any) -> str:

@@ -51,7 +51,7 @@ def phase_bars(rows: Sequence[tuple[str, PhaseTimes | None]]) -> Plot | None:
     return Plot(
         name="phases",
         title="Where the time of a step goes",
-        alt=f"Stacked bars of {len(known)} runs. In {first} the longest phase is {largest}, {share:.0f} %.",
+        alt=f"{len(known)} stacked bars. In {first} the longest phase is {largest}, {share:.0f} %.",
         data=data,
         layout=bar_layout([name for name, _ in bars], texts, "ms per optimizer step"),
         height_px=bar_height_px(len(known)),

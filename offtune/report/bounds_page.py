@@ -14,6 +14,11 @@ from offtune.units import format_bytes, format_seconds
 
 _USES_SHOWN = 3
 _MISSING_SHOWN = 3
+AT_BEST = (
+    "The busiest resource of each phase, and what the phase would take at best if that took no time: an "
+    "estimate from the shares, not a prediction."
+)
+_NO_KNOB = "No knob that was searched acts on it."
 NOT_SAMPLED = "Memory and traffic by phase were not sampled in this run, so what bounds it is not known."
 
 
@@ -53,6 +58,8 @@ def step_sentences(found: StepBound) -> list[str]:
         sentences.append(f"Nothing that was measured is busy for {span} of each step.")
     if found.knobs:
         sentences.append(f"Knobs that act on it: {_and(found.knobs)}.")
+    else:
+        sentences.append(_NO_KNOB)
     return sentences
 
 

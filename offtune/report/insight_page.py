@@ -13,7 +13,7 @@ from offtune.report.bar_plots import phase_rows
 from offtune.report.bounds_page import bounds_blocks
 from offtune.report.inside import bar_runs
 from offtune.report.page import Block, Column, Heading, Line, Table
-from offtune.report.study_report import StudyReport
+from offtune.report.study_report import OWN_FILE_LABEL, OWN_FILE_WINS, StudyReport
 from offtune.timeline import OTHER, PHASES
 from offtune.trial import as_dict
 from offtune.units import format_seconds
@@ -75,6 +75,9 @@ def _knobs(found: StudyReport) -> list[Block]:
 
 
 def _change(found: StudyReport) -> list[Block]:
+    if found.own_file_wins:
+        title = f"From '{OWN_FILE_LABEL}' to the winner"
+        return [Heading(text=title), Line(text=OWN_FILE_WINS)]
     if found.baseline is None or not found.changes:
         return []
     name = found.baseline.label or f"trial {found.baseline.number}"

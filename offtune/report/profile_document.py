@@ -38,6 +38,7 @@ def profile_document(found: Profiled) -> dict[str, Any]:
         "result": result,
         "analysis": None if analysis is None else as_dict(analysis),
         "bytes_per_local_param": None if analysis is None else _per_param(analysis.phases, found),
+        "flops_per_s": found.flops_per_s,
         "bounds": None if analysis is None else as_dict(bound(analysis, found.peaks)),
         "peaks": {**as_dict(found.peaks), "source": found.hardware.about},
         "traffic_checks": [

@@ -12,7 +12,7 @@ from offtune.bounds import bound
 from offtune.phase_analysis import StepAnalysis
 from offtune.profile import Profiled
 from offtune.report.bounds_page import step_sentences
-from offtune.report.inside import NO_CURVE, memory_note
+from offtune.report.inside import NO_CURVE, PREDICTED_CAPTION, memory_note
 from offtune.report.page import Line
 from offtune.report.predicted_step import predicted_course
 from offtune.report.profile_page import (
@@ -94,7 +94,9 @@ def _curves(found: Profiled) -> list[WebBlock]:
     title = "Predicted, not measured"
     return [
         *blocks,
-        timeline_plot("predicted", title, predicted, 0, span_s=span_s, memory=memory),
+        timeline_plot(
+            "predicted", title, predicted, 0, span_s=span_s, memory=memory, caption=PREDICTED_CAPTION
+        ),
         Line(text=memory_note(memory, predicted.device), tone="dim"),
     ]
 

@@ -14,7 +14,7 @@ from offtune.ds_zero import placement_text
 from offtune.phase_analysis import StepAnalysis
 from offtune.profile import Profiled
 from offtune.report.base_page import log_blocks
-from offtune.report.bounds_page import NOT_SAMPLED, bounds_blocks
+from offtune.report.bounds_page import AT_BEST, NOT_SAMPLED, bounds_blocks
 from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Facts, Heading, Line, Page, Table, Verbatim
 from offtune.report.profile_tables import (
@@ -66,7 +66,10 @@ def profile_page(found: Profiled) -> Page:
 def head_blocks(found: Profiled) -> list[Block]:
     """What was run and how it ended."""
     config, result = found.config, found.result
-    blocks: list[Block] = [Heading(text=f"Profile of {found.base.path}"), Facts(rows=tuple(_facts(found)))]
+    blocks: list[Block] = [
+        Heading(text=f"Profile of {found.base.path}"),
+        Facts(rows=tuple(row for row in _facts(found) if row[1])),
+    ]
     if result.status is not Status.OK:
         words = STATUS_WORDS[result.status]
         blocks.append(Line(text=f"{words.title}: {result.reason or words.meaning}", tone="bad"))
@@ -88,10 +91,14 @@ def _facts(found: Profiled) -> Iterable[tuple[str, str]]:
         yield "budget", budget_text(config.budget_bytes, config.limit_bytes)
     if result.step_s:
         yield "measured", f"{format_rate(result.samples_per_s)}, step {_spread(result.step_s)}"
+    if found.flops_per_s is not None:
+        yield "computed", f"{found.flops_per_s / 1e12:.3g} TFLOP/s per rank, what is recomputed counted"
     used = result.memory
     yield "used memory", f"{format_bytes(used.used_device_bytes)} ({used.device_source or 'unknown'})"
     yield "host memory", f"{format_bytes(used.used_host_bytes)}, pinned {format_bytes(used.pinned_bytes)}"
     yield "machine's rates", found.hardware.about
+    yield "machine", ", ".join(f"{name} {value}" for name, value in config.machine.items())
+    yield "versions", ", ".join(f"{name} {version}" for name, version in result.versions.items() if version)
 
 
 def _batches(found: Profiled) -> str:
@@ -123,7 +130,7 @@ def _what(analysis: StepAnalysis) -> str:
 
 def bound_blocks(found: Profiled, analysis: StepAnalysis) -> list[Block]:
     """What bounds each phase, and the knobs."""
-    return bounds_blocks(bound(analysis, found.peaks))
+    return [*bounds_blocks(bound(analysis, found.peaks)), Line(text=AT_BEST, tone="dim")]
 
 
 def traffic_blocks(found: Profiled, analysis: StepAnalysis) -> list[Block]:

@@ -28,6 +28,7 @@ _LEVELS = (
     ("allocator, reserved peak GiB", "reserved_bytes"),
     ("host memory of a rank, peak GiB", "host_resident_bytes"),
     ("pinned host memory, peak GiB", "pinned_bytes"),
+    ("NVMe footprint, peak GiB", "nvme_footprint_bytes"),
 )
 _ON_CPU = {"memory by driver, peak GiB": "memory above its start, peak GiB"}
 
@@ -55,12 +56,16 @@ def checklist(found: Profiled, analysis: StepAnalysis) -> Table:
 
 def _rows(found: Profiled, analysis: StepAnalysis) -> Iterable[Row]:
     yield Row(name="time, s", read=lambda phase: phase.seconds, digits=3)
+    count = analysis.micro_steps
+    if count is not None and count > 1:
+        yield Row(name="time of a micro-step, s", read=lambda phase: phase.micro_step_s(count), digits=3)
     yield Row(name="of the step, %", read=lambda phase: 100 * phase.share, digits=1)
     for name, key in _LEVELS:
         shown = _ON_CPU.get(name, name) if analysis.device == "cpu" else name
         yield Row(name=shown, read=_scaled(key, "peak", 1 / GIB))
         if key == "reserved_bytes":
-            yield Row(name="outside the allocator, GiB", read=_outside_allocator)
+            yield Row(name="outside the allocator, GiB", read=_outside_allocator_gib)
+    yield Row(name="below the step's peak, GiB", read=_idle_gib(analysis))
     if found.has_budget:
         limit = found.config.limit_bytes
         yield Row(name="left of the budget, GiB", read=lambda phase: _left(phase, limit))
@@ -86,10 +91,16 @@ def _scaled(key: str, which: str, factor: float) -> Read:
     return read
 
 
-def _outside_allocator(phase: PhaseFigures) -> float | None:
-    """Context, collectives' buffers and whatever else only the driver sees; between the peaks of both."""
-    used, reserved = phase.peak("device_used_bytes"), phase.peak("reserved_bytes")
-    return None if used is None or reserved is None else (used - reserved) / GIB
+def _outside_allocator_gib(phase: PhaseFigures) -> float | None:
+    size = phase.outside_allocator_bytes
+    return None if size is None else size / GIB
+
+
+def _idle_gib(analysis: StepAnalysis) -> Read:
+    """What a phase leaves unused: of the allocator where that is known, for the driver sees its pool full."""
+    key = "allocated_bytes" if analysis.peak("allocated_bytes") is not None else "device_used_bytes"
+    most, peak = (analysis.peak(key) or 0.0) / GIB, _scaled(key, "peak", 1 / GIB)
+    return lambda phase: None if (used := peak(phase)) is None else most - used
 
 
 def _left(phase: PhaseFigures, limit_bytes: int) -> float | None:

@@ -7,8 +7,10 @@ covered: analysis (`phase_analysis`, `bounds`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
+from offtune.bounds import Peaks
 from offtune.memory_model import MemoryPrediction
 from offtune.phase_analysis import StepAnalysis, analyse
 from offtune.report.page import Table
@@ -33,6 +35,7 @@ from offtune.timeline import CORE_GROUPS, LEVELS, Mark, Series, Timeline, cores_
 from offtune.units import format_bytes, format_seconds
 
 Style = tuple[str, str, float, str]
+Panel = tuple[str, list[tuple[Series, Style]]]
 _MEMORY, _BUSY = "memory, GB", "busy, %"
 # (name, colour, factor, dash) of each series' line, by panel from the top; an "area" is told from a line
 # without colour, too.
@@ -88,6 +91,8 @@ def timeline_plot(
     limit_bytes: int | None = None,
     span_s: float | None = None,
     memory: MemoryPrediction | None = None,
+    peaks: Peaks | None = None,
+    caption: str = "",
 ) -> Plot:
     """One step on an axis of `span_s`, with the predicted `memory`. Raises KeyError for an unmarked step."""
     one = timeline.of_step(step)
@@ -108,7 +113,7 @@ def timeline_plot(
         layout=layout(
             **axes,
             xaxis=axis("seconds of the step", range=[0, end_s], anchor=_axis_name("y", len(panels))),
-            shapes=[*_shading(one), *_limit_line(one, limit_bytes)],
+            shapes=[*_shading(one), *_limit_line(panels, limit_bytes)],
             annotations=_phase_names(one, end_s),
             hovermode="x",
             margin={"l": 56, "r": 12, "t": 24, "b": 48},
@@ -117,12 +122,12 @@ def timeline_plot(
         legend=tuple(
             key(LINE_SIGNS[dash], color, text) for _, lines in panels for _, (text, color, _, dash) in lines
         ),
-        table=phase_table(analysis, memory) if analysis else Table(columns=(), rows=()),
-        caption=f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
+        table=phase_table(analysis, memory, peaks) if analysis else Table(columns=(), rows=()),
+        caption=caption or f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
     )
 
 
-def _panels(one: Timeline, memory: MemoryPrediction | None) -> list[tuple[str, list[tuple[Series, Style]]]]:
+def _panels(one: Timeline, memory: MemoryPrediction | None) -> list[Panel]:
     """What is drawn of a step, by panel; panels without anything are left out."""
     expected = () if memory is None else predicted_series(memory, one.device, one.marks)
     found = []
@@ -200,10 +205,11 @@ def _shading(timeline: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def _limit_line(timeline: Timeline, limit_bytes: int | None) -> list[dict[str, Any]]:
+def _limit_line(panels: Sequence[Panel], limit_bytes: int | None) -> list[dict[str, Any]]:
     """The budget in the memory panel, where the memory comes near it: it must not flatten the curve."""
-    series = timeline.find("device_used_bytes")
-    if series is None or limit_bytes is None or max(series.values) < 0.5 * limit_bytes:
+    lines = [lines for label, lines in panels if label == _MEMORY]
+    most = max((value for series, _ in chain(*lines) for value in series.values), default=0.0)
+    if limit_bytes is None or most < 0.5 * limit_bytes:
         return []
     height = limit_bytes / GB
     return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,

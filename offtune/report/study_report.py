@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # A person's own ds_config among the baselines: what the winner is compared with first.
 OWN_FILE_LABEL = "your file"
+OWN_FILE_WINS = "The winner is your file as it is: there is nothing to change in it."
 _EFFECTS = "knob_effects"
 # Among the keys that changed: a switch of the model beside the ds_config.
 _MODEL_SWITCH = "(model) gradient checkpointing"
@@ -35,31 +36,38 @@ _MODEL_SWITCH = "(model) gradient checkpointing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A run that is looked into: the winner or the baseline. `timeline` is that of its first rank."""
+    """A run that is looked into: the winner or the baseline. `timeline` is that of its first rank.
+
+    `predicted` is its step by the models, None where they say nothing of it.
+    """
 
     title: str
     run: Run
     timeline: Timeline | None
     bound: StepBound | None
+    predicted: PredictedStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport:
-    """A study to be reported on. `sides` are the winner and, where there is another, the baseline.
-
-    `predicted` is a step of the winner by the models, None where they say nothing of it.
-    """
+    """A study to be reported on. `sides` are the winner and, where there is another, the baseline."""
 
     summary: Summary
     sides: tuple[Side, ...]
     effects: tuple[KnobEffect, ...]
     changes: tuple[KeyChange, ...]
-    predicted: PredictedStep | None = None
 
     @property
     def baseline(self) -> Run | None:
         """The baseline the winner is held against, None where it is the winner itself or there is none."""
         return self.sides[1].run if len(self.sides) > 1 else None
+
+    @property
+    def own_file_wins(self) -> bool:
+        """Whether the winner is the person's own file, so that nothing is to be changed in it."""
+        best = self.summary.best
+        own = [run for run in self.summary.runs if run.origin == "baseline" and run.label == OWN_FILE_LABEL]
+        return best is not None and any(best.number in (run.number, run.reuse_of) for run in own)
 
 
 def read_report(storage: str, name: str | None) -> StudyReport:
@@ -73,15 +81,16 @@ def read_report(storage: str, name: str | None) -> StudyReport:
 
 
 def with_prediction(storage: str, found: StudyReport) -> StudyReport:
-    """The same with the step predicted for its winner, for a page that draws them."""
+    """The same with the steps predicted for its sides, for a page that draws them."""
     if not found.sides:
         return found
     # The models take a tenth of a second to load, and a terminal draws no step.
     from offtune.report.predicted_step import predicted_step
 
+    study = found.summary.study
     with Store.open(storage, write=False) as store:
-        predicted = predicted_step(store, found.summary.study, found.sides[0].run)
-    return replace(found, predicted=predicted)
+        sides = tuple(replace(side, predicted=predicted_step(store, study, side.run)) for side in found.sides)
+    return replace(found, sides=sides)
 
 
 def keep_effects(store: Store, summary: Summary) -> None:

@@ -11,7 +11,7 @@ from offtune import __version__
 from offtune.effects import MIN_TRIALS
 from offtune.knobs import describe
 from offtune.records import Run
-from offtune.report.bounds_page import NOT_SAMPLED, bounds_blocks
+from offtune.report.bounds_page import AT_BEST, NOT_SAMPLED, bounds_blocks
 from offtune.report.finals_text import ratio_text
 from offtune.report.forecasts import is_foretold
 from offtune.report.inside import inside_section
@@ -26,7 +26,7 @@ from offtune.report.result_page import (
 )
 from offtune.report.sections import Report, Section, Tile, WebBlock
 from offtune.report.study_plots import frontier_plot, importance_plot, progress_plot
-from offtune.report.study_report import StudyReport
+from offtune.report.study_report import OWN_FILE_LABEL, OWN_FILE_WINS, StudyReport
 from offtune.report.summary import Summary
 from offtune.report.words import CPU_CAVEATS, budget_text, rate_text, status_text, time_text
 from offtune.units import format_bytes, format_rate, format_seconds
@@ -137,7 +137,8 @@ def _bounds_section(found: StudyReport) -> Section:
     for side in found.sides:
         blocks.append(Heading(text=f"{side.title}: trial {side.run.number}"))
         blocks += bounds_blocks(side.bound) if side.bound else [Line(text=NOT_SAMPLED)]
-    return Section(anchor="bounds", title="What bounds it", blocks=tuple(blocks))
+    lead = AT_BEST if any(side.bound for side in found.sides) else ""
+    return Section(anchor="bounds", title="What bounds it", lead=lead, blocks=tuple(blocks))
 
 
 def _knobs_section(found: StudyReport) -> Section:
@@ -166,14 +167,17 @@ def _failures_section(summary: Summary) -> Section:
 
 
 def _change_section(found: StudyReport) -> Section:
-    baseline = found.baseline
-    if baseline is None or not found.sides:
+    if not found.sides:
         return Section(anchor="change", title="The change")
+    if found.own_file_wins:
+        return _no_change(OWN_FILE_LABEL, OWN_FILE_WINS)
+    baseline = found.baseline
+    if baseline is None:
+        return _no_change("a baseline", "No other baseline trained, so there is nothing to compare with.")
     name = baseline.label or f"trial {baseline.number}"
     winner = found.sides[0].run.number
     if not found.changes:
-        same = Line(text="The two ds_configs are the same.")
-        return Section(anchor="change", title=f"From '{name}' to the winner", blocks=(same,))
+        return _no_change(name, "The two ds_configs are the same.")
     blocks: list[WebBlock] = [change_table(found)]
     export: Iterable[Block] = (
         Line(text="The whole file:"),
@@ -186,6 +190,10 @@ def _change_section(found: StudyReport) -> Section:
         "- is what was there, + is what is there now.",
         blocks=(*blocks, *export),
     )
+
+
+def _no_change(name: str, why: str) -> Section:
+    return Section(anchor="change", title=f"From '{name}' to the winner", blocks=(Line(text=why),))
 
 
 def change_table(found: StudyReport) -> Table:
@@ -233,7 +241,7 @@ def _machine_section(summary: Summary) -> Section:
     study = summary.study
     settings = study.settings
     result = summary.best.result if summary.best else None
-    versions = (result.versions if result else None) or settings.get("versions") or {}
+    versions = {**(settings.get("versions") or {}), **(result.versions if result else {})}
     work = settings.get("workload") or {}
     facts = [
         ("model", study.model),

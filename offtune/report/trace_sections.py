@@ -12,7 +12,7 @@ from offtune.bounds import Peaks, bound
 from offtune.errors import UsageError
 from offtune.nvml_trace import steady_steps
 from offtune.phase_analysis import StepAnalysis, analyse, combined
-from offtune.report.bounds_page import bounds_blocks, step_sentences
+from offtune.report.bounds_page import AT_BEST, bounds_blocks, step_sentences
 from offtune.report.inside import reason_sentences
 from offtune.report.page import Block, Heading, Line, Page
 from offtune.report.phase_table import phase_table
@@ -41,9 +41,16 @@ def trace_report(name: str, timelines: Sequence[Timeline], peaks: Peaks | None =
         tiles=_tiles(found),
         sections=(
             Section(anchor="inside", title="Inside an iteration", lead=_PLACEMENT, blocks=(plot,)),
-            Section(anchor="phases", title="Phase by phase", blocks=(phase_table(found), *_reasons(found))),
             Section(
-                anchor="bounds", title="What bounds it", blocks=tuple(bounds_blocks(bound(found, peaks)))
+                anchor="phases",
+                title="Phase by phase",
+                blocks=(phase_table(found, peaks=peaks), *_reasons(found)),
+            ),
+            Section(
+                anchor="bounds",
+                title="What bounds it",
+                lead=AT_BEST,
+                blocks=tuple(bounds_blocks(bound(found, peaks))),
             ),
         ),
         footer=(f"offtune {__version__}",),
@@ -56,7 +63,7 @@ def trace_page(name: str, timelines: Sequence[Timeline], peaks: Peaks | None = N
     blocks: list[Block] = [
         Heading(text=name),
         Line(text=_what(found, steady_steps(timelines[0])), tone="dim"),
-        phase_table(found),
+        phase_table(found, peaks=peaks),
         Heading(text="What bounds it"),
         *bounds_blocks(bound(found, peaks)),
     ]

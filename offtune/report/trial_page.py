@@ -132,13 +132,14 @@ def _forecast_facts(forecast: Forecast) -> tuple[tuple[str, str], ...]:
 def _by_phase(study: StudyRecord, run: Run, analysis: StepAnalysis | None) -> list[Block]:
     if analysis is None:
         return []
+    peaks = peaks_of(study)
     return [
         Heading(text="By phase"),
-        phase_table(analysis),
+        phase_table(analysis, peaks=peaks),
         *([parts_table(analysis)] if analysis.parts else []),
         *(Line(text=text, tone="dim") for text in reason_sentences(analysis.reasons)),
         Heading(text="What bounds it"),
-        *bounds_blocks(bound(analysis, peaks_of(study), run.point)),
+        *bounds_blocks(bound(analysis, peaks, run.point)),
     ]
 
 

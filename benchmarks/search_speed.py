@@ -1,62 +1,55 @@
 """Wall time of a whole search: `offtune search` as it is, against cold trials chosen by Optuna's TPE.
 
-    python benchmarks/search_speed.py [--budget 190MB] [--rounds N] [--most FACTOR] [--quick] [-o FILE]
+    python benchmarks/search_speed.py [--budget 2GB] [--rounds N] [--most FACTOR] [--quick] [-o FILE]
 
 Both search the default space for the default model of this machine, in turns, each in a process of its own:
 ours until it converges, finals included; the other with every trial in new processes, no predictions, no
-finals and no early end. Compared is the time from the command to the end of ours with the time the other
-needs to a configuration that fits and is as fast, less 3 % (what repeats differ by on a calm machine). The
-other ends after `--most` times ours; where it has not got there by then, that time is a lower bound. A trial
-is as long in both: as many steps as its figures need. Exit 1 below a factor of 4. Run it on a quiet machine:
-a search's trials scatter with whatever else runs. Three rounds take at most 18 times as long as one of ours.
+finals and no early end. Compared is the time from the command to the end of ours with the time after which
+the other held something as good: the fastest that had fitted by then. What is as good is not left to the
+single trials that found it: our winner and what the other held are trained again in turn, each as long as a
+winner is confirmed, and as good is what fits there and is as fast, less 3 % (what repeats differ by on a
+calm machine). The other ends after `--most` times ours; where it has not got there by then, that time is a
+lower bound. Exit 1 below a factor of 4. Run it on a quiet machine: a search's trials scatter with whatever
+else runs. Three rounds take some 22 times as long as one of ours.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import tempfile
-import time
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from offtune.errors import EXIT_NOTHING_FITS, OfftuneError
-from offtune.records import Run, is_measured
-from offtune.report.study_report import read_summary
-from offtune.store import Store
+from searched import COLD, ROUNDS, Searched, measure_again, search, speed
+
+from offtune import hardware, prepare
+from offtune.config import Options, resolve
 
 _GOAL = 4.0
 _SAME_SHARE = 0.03
 _MOST_TRIALS = 1_000  # of the other: its time ends it
 _QUICK_TRIALS = 4
-_COLD = "--cold-process"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
-    """One search: wall seconds from command to end, runs with the seconds at which each had ended."""
-
-    seconds: float
-    best: float
-    ended: tuple[tuple[float, Run], ...]
+# Of what the other held at last, so many are trained again; a trial that much slower needs no second look.
+_MOST_HELD = 4
+_NEAR_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """Ours against the other: seconds of each to the same quality; `reached`: whether the other got there.
 
-    `best` is the speed of our winner in its trial, `other_best` that of the other's fastest in all its time.
+    `best` is the speed of our winner trained again, `other_best` that of the fastest the other held; None
+    where it did not hold.
     """
 
     ours_s: float
     ours_trials: int
-    best: float
+    best: float | None
     other_s: float
-    other_best: float
+    other_best: float | None
     other_trials: int
     reached: bool
 
@@ -68,13 +61,11 @@ class Round:
 def main() -> int:
     options = _options()
     rounds = []
-    for seed in range(options.rounds):
-        ours = _search(options.budget, seed, [] if not options.quick else ["--trials", str(_QUICK_TRIALS)])
-        rest = ["--sampler", "tpe", "--no-predict", "--no-finals", "--trials", str(_MOST_TRIALS)]
-        limit = ["--time", f"{options.most * ours.seconds:.0f}s"]
-        other = _search(options.budget, seed, [*rest, *limit], cold=True)
-        rounds.append(_compared(ours, other))
-        print(f"round {seed}: {_line(rounds[-1])}", file=sys.stderr)
+    ready = _ready(options.budget)
+    with ready.runner:
+        for seed in range(options.rounds):
+            rounds.append(_round(options, seed, ready))
+            print(f"round {seed}: {_line(rounds[-1])}", file=sys.stderr)
     text = _sheet(rounds, options)
     print(text)
     if options.output:
@@ -84,7 +75,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--budget", default="190MB")
+    parser.add_argument("--budget", default="2GB", help="Default: that of `make search`.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most", type=float, default=5.0, help="End of the other, in times ours.")
     parser.add_argument("--quick", action="store_true", help="One short round: a look, not a result.")
@@ -95,52 +86,46 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _search(budget: str, seed: int, rest: list[str], *, cold: bool = False) -> Searched:
-    """One search in a process of its own; its study is read afterwards. Raises OfftuneError if it failed."""
-    program = [__file__, _COLD] if cold else ["-m", "offtune"]
-    with tempfile.TemporaryDirectory() as folder:
-        storage = str(Path(folder) / "studies.db")
-        options = ["--budget", budget, "--seed", str(seed), "--storage", storage, *rest]
-        begun, started = datetime.now(timezone.utc), time.monotonic()
-        done = subprocess.run([sys.executable, *program, "search", *options], stdout=subprocess.DEVNULL)
-        seconds = time.monotonic() - started
-        # Where nothing fits the best is 0, and the other is as good at once.
-        if done.returncode not in (0, EXIT_NOTHING_FITS):
-            raise OfftuneError(f"The search ended with code {done.returncode}.", "See its words above.")
-        with Store.open(storage, write=False) as store:
-            record = store.study(None)
-            runs = [run for run in store.runs(record.name) if is_measured(run)]
-            # As the person is told: what did not hold in the finals is not the winner.
-            best = read_summary(store, record).best
-    ended = tuple((_since(begun, run), run) for run in runs)
-    return Searched(seconds=seconds, best=_speed(best) if best else 0.0, ended=ended)
+def _ready(budget: str) -> prepare.Prepared:
+    """What trains runs of both searches again, under the same limits."""
+    config, space = prepare.with_space(resolve(Options(budget=budget), hardware.detect()))
+    return prepare.prepare(config, space, lambda text: None)
 
 
-def _since(begun: datetime, run: Run) -> float:
-    assert run.finished_at is not None
-    return (datetime.fromisoformat(run.finished_at) - begun).total_seconds()
+def _round(options: argparse.Namespace, seed: int, ready: prepare.Prepared) -> Round:
+    common = ["--budget", options.budget, "--seed", str(seed)]
+    ours = search(["-m", "offtune"], [*common, *(["--trials", str(_QUICK_TRIALS)] if options.quick else [])])
+    limit = ["--trials", str(_MOST_TRIALS), "--time", f"{options.most * ours.seconds:.0f}s"]
+    plain = ["--sampler", "tpe", "--no-predict", "--no-finals"]
+    return _compared(ours, search([__file__, COLD], [*common, *plain, *limit]), ready)
 
 
-def _speed(run: Run) -> float:
-    return (run.result.samples_per_s if run.result else None) or 0.0
-
-
-def _compared(ours: Searched, other: Searched) -> Round:
-    wanted = ours.best * (1 - _SAME_SHARE)
-    good = [second for second, run in other.ended if run.status == "ok" and _speed(run) >= wanted]
+def _compared(ours: Searched, other: Searched, ready: prepare.Prepared) -> Round:
+    assert ours.winner is not None, "nothing fits that budget"
+    near = (1 - _NEAR_SHARE) * speed(ours.winner)
+    held = [(second, run) for second, run in other.incumbents() if speed(run) >= near][-_MOST_HELD:]
+    best, *others = measure_again(ready, [ours.winner, *(run for _, run in held)])
+    # Where ours does not hold, whatever the other held in the end is as good.
+    wanted = best * (1 - _SAME_SHARE) if best else 0.0
+    good = [second for (second, _), again in zip(held, others, strict=True) if (again or 0.0) >= wanted]
     return Round(
-        ours_s=ours.seconds, ours_trials=len(ours.ended), best=ours.best, reached=bool(good),
-        other_s=min(good, default=other.seconds), other_best=other.best, other_trials=len(other.ended),
+        ours_s=ours.seconds, ours_trials=len(ours.ended), best=best, reached=bool(good),
+        other_s=min(good, default=other.seconds), other_trials=len(other.ended),
+        other_best=max((again for again in others if again), default=None),
     )  # fmt: skip
 
 
 def _line(one: Round) -> str:
     bound = "" if one.reached else "at least "
     return (
-        f"{one.ours_trials} trials, {one.ours_s:.0f} s to {one.best:.1f} samples/s; "
+        f"{one.ours_trials} trials, {one.ours_s:.0f} s to {_rate(one.best)}; "
         f"cold TPE {bound}{one.other_s:.0f} s: {bound}{one.factor:.1f} times; "
-        f"it has {one.other_best:.1f} samples/s in the end, after {one.other_trials} trials"
+        f"it held {_rate(one.other_best)} in the end, after {one.other_trials} trials"
     )
+
+
+def _rate(speed_again: float | None) -> str:
+    return "nothing that fits" if speed_again is None else f"{speed_again:.1f} samples/s"
 
 
 def _sheet(rounds: list[Round], options: argparse.Namespace) -> str:
@@ -149,14 +134,14 @@ def _sheet(rounds: list[Round], options: argparse.Namespace) -> str:
     command = f"--budget {options.budget} --rounds {options.rounds} --most {options.most:g}"
     factor = f"{bound}{median(one.factor for one in rounds):.1f}"
     return _SHEET.format(
-        today=date.today().isoformat(), command=command, lines=lines, factor=factor, goal=_GOAL
+        today=date.today().isoformat(), command=command, lines=lines, factor=factor, goal=_GOAL, again=ROUNDS
     )
 
 
 _SHEET = """# A whole search, in wall time
 
 Measured on {today} by `python benchmarks/search_speed.py {command}`,
-on the CPU accelerator where there is no GPU.
+on the CPU accelerator where there is no GPU. Speeds are those of {again} confirmations, both in turn.
 
 | seed | ours, and cold trials with plain TPE to the same quality |
 |---|---|
@@ -177,7 +162,7 @@ def _as_cold(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_COLD]:
+    if sys.argv[1:2] == [COLD]:
         _as_cold(sys.argv[2:])
     else:
         sys.exit(main())

@@ -19,6 +19,7 @@ from statistics import geometric_mean
 from offtune import prepare, scratch
 from offtune.errors import EXIT_NOTHING_FITS, OfftuneError
 from offtune.records import Run, is_measured
+from offtune.repeats import Repeat
 from offtune.report.study_report import read_summary
 from offtune.store import Store
 from offtune.trial import Status
@@ -32,9 +33,13 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """One search: wall seconds from command to end, its winner, measured runs with when each had ended."""
+    """One search: wall seconds from command to end, those of its finals among them, and its winner.
+
+    `ended` are its measured runs, each with the second at which it had ended.
+    """
 
     seconds: float
+    finals_s: float
     winner: Run | None
     ended: tuple[tuple[float, Run], ...]
 
@@ -62,12 +67,22 @@ def search(program: Sequence[str], options: Sequence[str]) -> Searched:
             runs = [run for run in store.runs(record.name) if is_measured(run)]
             # As the person is told: what did not hold in the finals is not the winner.
             best = read_summary(store, record).best
-    return Searched(seconds=seconds, winner=best, ended=tuple((_since(begun, run), run) for run in runs))
+            finals_s = _finals_s(store.repeats.of(record.name))
+    ended = tuple((_since(begun, run.finished_at), run) for run in runs)
+    return Searched(seconds=seconds, finals_s=finals_s, winner=best, ended=ended)
 
 
-def _since(begun: datetime, run: Run) -> float:
-    assert run.finished_at is not None
-    return (datetime.fromisoformat(run.finished_at) - begun).total_seconds()
+def _finals_s(repeats: Sequence[Repeat]) -> float:
+    """From the first repeat's start to the last one's end."""
+    if not repeats:
+        return 0.0
+    begun = min(datetime.fromisoformat(each.started_at) for each in repeats)
+    return max(_since(begun, each.finished_at) for each in repeats)
+
+
+def _since(begun: datetime, moment: str | None) -> float:
+    assert moment is not None
+    return (datetime.fromisoformat(moment) - begun).total_seconds()
 
 
 def speed(run: Run) -> float:

@@ -154,13 +154,13 @@ class Finals:
 
     def _with_stand_in(self, plan: Plan) -> Plan:
         """The plan, with the next best run where nothing that the search found has held so far."""
-        found = [run.number for run in self._ranking() if not is_baseline(run)]
+        found = [run for run in self._ranking() if not is_baseline(run)]
         rejected = {each.run for each in winner.rejected_of(self._repeats(), plan)}
-        new = [name for name in found if name not in plan.contenders]
-        held = any(name in found and name not in rejected for name in plan.contenders)
-        if held or not new or len(rejected) > _MOST_STAND_INS or self._time_is_up():
+        held = any(run.number in plan.contenders and run.number not in rejected for run in found)
+        new = winner.stand_in(found, plan, self._repeats())
+        if held or new is None or len(rejected) > _MOST_STAND_INS or self._time_is_up():
             return plan
-        plan = replace(plan, contenders=(*plan.contenders, new[0]))
+        plan = replace(plan, contenders=(*plan.contenders, new.number))
         with self.search.crew.turn():
             keep(self.search.store, self._study, plan)
         self._play(plan)

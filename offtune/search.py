@@ -38,7 +38,7 @@ _FRUITLESS_LIMIT = 100
 _POLL_S = 0.3
 _YIELD_S = 2 * _POLL_S
 # Of --time: the finals of a search that ends by time get this part.
-_FINALS_SHARE = 0.2
+FINALS_SHARE = 0.2
 
 
 class Watcher(Protocol):
@@ -115,7 +115,7 @@ class Search:
         measured = self.study.measured_count()
         if measured >= self.config.trials:
             return Ending(kind="target", text=f"{measured} trials measured, as asked.")
-        kept_free = _FINALS_SHARE if self.config.finals else 0.0
+        kept_free = FINALS_SHARE if self.config.finals else 0.0
         limit = self.config.time_s
         if limit is not None and time.monotonic() - self.started >= (1 - kept_free) * limit:
             return Ending(kind="time", text=f"The time is up after {measured} trials.")

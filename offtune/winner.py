@@ -127,6 +127,18 @@ def rejected_of(repeats: Iterable[Repeat], plan: Plan) -> tuple[Rejected, ...]:
     return tuple(found.values())
 
 
+def stand_in(ranking: Sequence[Run], plan: Plan, repeats: Iterable[Repeat]) -> Run | None:
+    """Who takes the place of contenders that did not hold: the fastest of the other runs, if there is one.
+
+    Where contenders went over the budget in their longer runs, what used as much in its trial would, too:
+    runs that used less come first.
+    """
+    over = {each.run for each in repeats if each.finals == plan.finals and each.status is Status.OVER_BUDGET}
+    least = min((_used_bytes(run) for run in ranking if run.number in over), default=math.inf)
+    new = [run for run in ranking if run.number not in plan.contenders]
+    return next(iter(sorted(new, key=lambda run: _used_bytes(run) >= least)), None)
+
+
 def _fault(repeat: Repeat) -> str:
     """What speaks against the run: that it failed, or that something grew all through the longer run."""
     if repeat.result is None or repeat.status is Status.INTERRUPTED:
@@ -223,8 +235,7 @@ def ratios_over(
 def complexity(run: Run, defaults: Point) -> tuple[int, int]:
     """How many knobs are away from their defaults (none in a file taken as it is), and bytes used."""
     strange = sum(name in defaults and value != defaults[name] for name, value in run.point.items())
-    used = run.result.memory.used_device_bytes if run.result else None
-    return strange, used or 0
+    return strange, _used_bytes(run)
 
 
 def winner_of(runs: Iterable[Run], limits: Limits, outcome: Outcome | None) -> Run | None:
@@ -256,6 +267,10 @@ def _is_beaten(rounds: Sequence[Mapping[int, float]], lead: int | None, name: in
 
 def _is_tie(ratio: Interval | None) -> bool:
     return ratio is not None and ratio.low <= 1 and ratio.centre <= 1 + TIE_SHARE
+
+
+def _used_bytes(run: Run) -> int:
+    return (run.result.memory.used_device_bytes if run.result else None) or 0
 
 
 def _speed(run: Run) -> float:

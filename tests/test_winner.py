@@ -20,6 +20,7 @@ from offtune.winner import (
     rejected_of,
     rounds_of,
     simpler_point,
+    stand_in,
     still_in,
     winner_of,
 )
@@ -212,6 +213,16 @@ def test_what_fails_again_or_drifts_in_the_longer_run_is_rejected() -> None:
         Rejected(run=2, reason="over budget in a longer run. why"),
         Rejected(run=3, reason="Memory grew."),
     )
+
+
+def test_who_stands_in_used_less_than_what_went_over_the_budget() -> None:
+    ranking = [ended(1, 30, used=960), ended(2, 29, used=980), ended(3, 28, used=970), ended(4, 27, used=900)]
+    plan = Plan(finals=1, measured=4, contenders=(1,))
+    over, crashed = (repeat(0, 1, None, status) for status in (Status.OVER_BUDGET, Status.CRASHED))
+    assert stand_in(ranking, plan, [over]) is ranking[3]
+    assert stand_in(ranking, plan, [crashed]) is ranking[1]
+    assert stand_in(ranking[:3], plan, [over]) is ranking[1]  # all used as much: the fastest of them
+    assert stand_in(ranking[:1], plan, [over]) is None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Covered: arguments, one call each. Heavy imports happen inside.
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,18 @@ from offtune.cli_output import print_json, print_page
 from offtune.errors import EXIT_FAILED
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's garbage collector: ten thousand records hold no cycles, and looking takes a while."""
+    atexit.register(gc.freeze)  # nor when Python ends, and would look through all of them once more
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_uncollected()
 def list_studies(storage: Storage = DEFAULT_STORAGE, as_json: AsJson = False) -> None:
     """List the studies of a database.
 
@@ -37,6 +50,7 @@ def list_studies(storage: Storage = DEFAULT_STORAGE, as_json: AsJson = False) ->
         print_page(list_page(studies))
 
 
+@_uncollected()
 def show(
     study: StudyName = None,
     trial: Annotated[int | None, typer.Option(help="One trial in full.")] = None,
@@ -53,8 +67,7 @@ def show(
     from offtune.report.insight_page import insight_blocks, insight_document
     from offtune.report.study_report import read_report
 
-    with _uncollected():
-        found = read_report(storage, study)
+    found = read_report(storage, study)
     if as_json:
         from offtune.report.document import document
 
@@ -63,16 +76,6 @@ def show(
         from offtune.report.study_page import study_page
 
         print_page(study_page(found.summary, insight_blocks(found)))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's garbage collector: ten thousand records hold no cycles, and looking takes a while."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _show_trial(storage: str, study: str | None, trial: int, as_json: bool) -> None:

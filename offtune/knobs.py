@@ -7,7 +7,7 @@ the small number a sampler sees) and one-line texts about points. Not covered: w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -152,7 +152,11 @@ class Knob:
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is in the domain; true is not 1 here, although Python thinks so."""
-        return any(type(value) is type(known) and value == known for known in self.values)
+        return isinstance(value, Hashable) and (type(value), value) in self._held
+
+    @cached_property
+    def _held(self) -> frozenset[tuple[type, Any]]:
+        return frozenset((type(value), value) for value in self.values)
 
     def nearest(self, value: Any) -> Any:
         """`value` itself where the domain has it, else the closest number, else the first choice."""

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-import psutil
-
 from offtune.errors import StoreError
 from offtune.trial import dump, load
 
@@ -44,6 +42,8 @@ class Owner:
 
 def current_owner() -> Owner:
     """This process."""
+    import psutil  # a fiftieth of a second, and who only looks at a study asks for no process
+
     boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
     return Owner(
         pid=os.getpid(), hostname=platform.node(), boot_id=boot_id, start_time=psutil.Process().create_time()
@@ -58,6 +58,8 @@ def is_same_machine(owner: Owner) -> bool:
 
 def is_other_alive(owner: Owner) -> bool:
     """Whether `owner` is another process, running on this machine now; False where that cannot be known."""
+    import psutil
+
     if not is_same_machine(owner) or owner.pid == os.getpid():
         return False
     try:

@@ -69,6 +69,15 @@ def unique(points: Iterable[Point]) -> list[Point]:
     return list({repr(point): point for point in points}.values())
 
 
+def others(points: Iterable[Point], known: set[str]) -> Iterator[Point]:
+    """Those whose text is not `known` yet, each once; their texts are added to it."""
+    for point in points:
+        text = repr(point)
+        if text not in known:
+            known.add(text)
+            yield point
+
+
 def _random_point(space: Space, draw: Random) -> Point:
     return space.suggest(lambda knob: draw.choice(knob.values))
 

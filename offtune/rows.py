@@ -11,29 +11,16 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-
-from pydantic_core import from_json
 
 from offtune.calibration import Calibration
 from offtune.lock import Owner
 from offtune.records import Run, StudyRecord, is_measured
 from offtune.repeats import Repeat
 from offtune.timeline import Timeline
-from offtune.trial import (
-    Forecast,
-    LossCheck,
-    MemoryPeaks,
-    PhaseTimes,
-    Status,
-    Traffic,
-    TrialResult,
-    as_dict,
-    dump,
-    load,
-)
+from offtune.trial import Status, Traffic, TrialResult, as_dict, dump, load
 
 SERIES_POINTS = 2_000  # a plot shows no more; design: time series are capped
 _SERIES = ("step_s", "losses", "warmup_losses", "reference_losses")
@@ -125,43 +112,6 @@ def dump_brief(result: TrialResult) -> str:
     plain, short = as_dict(TrialResult(status=result.status)), as_dict(brief(result))
     kept = {key: value for key, value in short.items() if key == "status" or value != plain[key]}
     return json.dumps(kept)
-
-
-def load_brief(text: str) -> TrialResult:
-    """The result in brief from its JSON; three times as fast as `load`, and not checked: we wrote it."""
-    values = from_json(text)
-    if values.get("loss_check"):
-        values["loss_check"].pop("reference_losses", None)  # schema 1 may have left it
-    for name, kind in _INNER.items():
-        if values.get(name) is not None:
-            values[name] = kind(**values[name])
-    lists = {name: tuple(values[name]) for name in _LISTS if values.get(name) is not None}
-    return TrialResult(**{**values, **lists, "status": _STATUS[values["status"]]})
-
-
-_LISTS = ("step_s", "step_interval_s", "exit_codes")
-_STATUS = {status.value: status for status in Status}  # an enum's own look-up takes ten times as long
-_INNER: dict[str, Callable[..., object]] = {
-    "memory": MemoryPeaks,
-    "phases": PhaseTimes,
-    "loss_check": LossCheck,
-    "forecast": Forecast,
-}
-
-
-def brief_run_from(row: Mapping[str, Any]) -> Run:
-    """A run with its result in brief, and without its ds_config and, when it has ended, its owner."""
-    columns = dict(row)
-    text = columns.pop("brief")
-    columns.update(
-        point=from_json(row["point"]),
-        ds_config={},
-        status=row["status"] and _STATUS[row["status"]],
-        result=text and load_brief(text),
-        owner=load(Owner, row["owner"]) if row["status"] is None and row["owner"] else None,
-        ran=bool(row["ran"]),
-    )
-    return Run(**columns)
 
 
 def repeat_row(repeat: Repeat) -> dict[str, Any]:

@@ -55,12 +55,15 @@ class StrategySampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Raw parameters of the next point; none when the space is exhausted."""
-        told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING))
+        trials = study.get_trials(deepcopy=False)  # once: each time asks the database
         space = self._strategy.space
-        pending = [point_of(space, _raw(other)) for other in running if other.number != trial.number]
+        pending = [
+            point_of(space, _raw(other))
+            for other in trials
+            if other.state in (TrialState.RUNNING, TrialState.WAITING) and other.number != trial.number
+        ]
         found = self._strategy.propose(
-            [self._seen(one) for one in told if one.params],
+            [self._seen(one) for one in trials if one.state is TrialState.COMPLETE and one.params],
             [point for point in pending if point],
             self._seed,
         )

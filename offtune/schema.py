@@ -27,7 +27,6 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.dialects.mysql import LONGTEXT
 
 # For queries; types and keys are in the migrations, each of which stays as it was when it was released.
 _STUDY_COLUMNS = ("name", "created_at", "settings", "target_trials", "model", "device", "budget_bytes")
@@ -66,8 +65,6 @@ _REPEAT_COLUMNS = (
 repeats = table("repeats", *map(column, _REPEAT_COLUMNS))
 OUR_TABLES = (studies, notes, runs, outcomes, measurements, series, calibrations, repeats)
 
-# MySQL's TEXT ends at 64 KiB; a result with its log tail may be longer.
-_LONG_TEXT = Text().with_variant(LONGTEXT(), "mysql")
 # MySQL indexes at most 3,072 bytes, which are 768 characters of four bytes for all columns of a key.
 _NAME = String(255)
 _SHORT = String(40)  # a status, a unit, an ISO time
@@ -79,14 +76,14 @@ def m001_first_tables(connection: Connection) -> None:
     metadata = MetaData()
     Table(
         "offtune_studies", metadata, _key("name"), _required("created_at", _SHORT),
-        _required("settings", _LONG_TEXT), Column("target_trials", Integer), _required("model", Text),
+        _required("settings", _long_text()), Column("target_trials", Integer), _required("model", Text),
         _required("device", _SHORT), _required("budget_bytes", BigInteger),
     )  # fmt: skip
-    Table("offtune_notes", metadata, _key("study"), _key("key"), _required("value", _LONG_TEXT))
+    Table("offtune_notes", metadata, _key("study"), _key("key"), _required("value", _long_text()))
     first_runs = Table(
         "runs", metadata, _key("study"), _key("number", Integer), _required("origin", _SHORT),
-        _required("label", Text), _required("point", _LONG_TEXT), _required("ds_config", _LONG_TEXT),
-        _required("fingerprint", _NAME), Column("status", _SHORT), Column("result", _LONG_TEXT),
+        _required("label", Text), _required("point", _long_text()), _required("ds_config", _long_text()),
+        _required("fingerprint", _NAME), Column("status", _SHORT), Column("result", _long_text()),
         Column("reuse_of", Integer), _required("ran", Boolean), _required("started_at", _SHORT),
         Column("finished_at", _SHORT), Column("owner", Text), Column("trial_dir", Text),
         Column("swap_dir", Text), _required("token", _SHORT),
@@ -95,13 +92,13 @@ def m001_first_tables(connection: Connection) -> None:
     Index("runs_by_status", first_runs.c.study, first_runs.c.status)
     for name, figure in (
         ("measurements", _required("value", _DOUBLE)),
-        ("series", _required("points", _LONG_TEXT)),
+        ("series", _required("points", _long_text())),
     ):
         keys = (_key("study"), _key("number", Integer), _key("key"))
         Table(name, metadata, *keys, figure, _required("unit", _SHORT))
     Table(
         "calibrations", metadata, _key("machine"), _key("key"), Column("value", _DOUBLE),
-        _required("unit", _SHORT), Column("detail", _LONG_TEXT), _required("measured_at", _SHORT),
+        _required("unit", _SHORT), Column("detail", _long_text()), _required("measured_at", _SHORT),
     )  # fmt: skip
     metadata.create_all(connection)
 
@@ -113,7 +110,7 @@ def m002_outcomes(connection: Connection) -> None:
         "outcomes", metadata, _key("study"), _key("number", Integer), _required("measured", Boolean),
         _required("status", _SHORT), Column("samples_per_s", _DOUBLE),
         Column("used_device_bytes", BigInteger), Column("used_host_bytes", BigInteger),
-        _required("brief", _LONG_TEXT),
+        _required("brief", _long_text()),
     )  # fmt: skip
     Index("outcomes_by_speed", made.c.study, made.c.measured, made.c.samples_per_s)
     metadata.create_all(connection)
@@ -152,7 +149,7 @@ def m003_repeats(connection: Connection) -> None:
     Table(
         "repeats", metadata, _key("study"), _key("number", Integer), _required("finals", Integer),
         _required("round", Integer), _required("run", Integer), _required("kind", _SHORT),
-        Column("status", _SHORT), Column("result", _LONG_TEXT), _required("started_at", _SHORT),
+        Column("status", _SHORT), Column("result", _long_text()), _required("started_at", _SHORT),
         Column("finished_at", _SHORT), Column("owner", Text), Column("trial_dir", Text),
         Column("swap_dir", Text), _required("token", _SHORT),
     )  # fmt: skip
@@ -161,6 +158,13 @@ def m003_repeats(connection: Connection) -> None:
 
 def _key(name: str, kind: Any = _NAME) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _long_text() -> Text:
+    """MySQL's TEXT ends at 64 KiB; a result with its log tail may be longer."""
+    from sqlalchemy.dialects.mysql import LONGTEXT  # all its drivers come along, and only migrations need it
+
+    return Text().with_variant(LONGTEXT(), "mysql")
 
 
 def _required(name: str, kind: Any) -> Column[Any]:

@@ -27,7 +27,7 @@ from offtune.crew import Alone, Crew, ServerCrew
 from offtune.errors import StoreError, UsageError
 from offtune.lock import current_owner, hold
 from offtune.records import Run, StudyRecord, check_study_name, new_study_name, utc_now
-from offtune.store_queries import count_measured, insert_figures, is_measured, is_run, is_under_way
+from offtune.store_queries import count_measured, insert_figures, is_run, is_under_way, same_training
 from offtune.store_repeats import Repeats
 from offtune.timeline import Timeline
 from offtune.trial import TrialResult, dump
@@ -245,8 +245,8 @@ class Store:
 
     def find_measured(self, study: str, fingerprint: str) -> Run | None:
         """The first measured run with the same effective ds_config."""
-        found = self.runs_where(*is_measured(study), schema.runs.c.fingerprint == fingerprint)
-        return found[0] if found else None
+        found = min(self.read(same_training(study, fingerprint)), key=lambda row: row["number"], default=None)
+        return rows.run_from(found) if found else None
 
     def measured_count(self, study: str) -> int:
         """How many runs count against the study's trial target."""

@@ -32,6 +32,14 @@ def is_measured(study: str) -> tuple[ColumnElement[bool], ...]:
     return (columns.study == study, columns.ran.is_(True), columns.reuse_of.is_(None), ended)
 
 
+def same_training(study: str, fingerprint: str) -> Select[Any]:
+    """The measured runs with that fingerprint.
+
+    In no order: for one, SQLite would rather read all rows than use the index of fingerprints.
+    """
+    return select(schema.runs).where(*is_measured(study), schema.runs.c.fingerprint == fingerprint)
+
+
 def count_measured(study: str) -> Select[Any]:
     """How many runs are measured, as `n`."""
     columns = schema.outcomes.c

@@ -2,7 +2,7 @@
 
 Covered: the best run, runs in brief, counts by kind, runs not yet seen, labelled runs. At 10,000 runs the
 whole results are some 50 MB of JSON, the answers here are a few indexed rows or the short form of each
-result (`rows.brief`). Not covered: single runs and writing (`store.py`).
+result (`brief_runs`). Not covered: single runs and writing (`store.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from offtune import rows, schema
+from offtune import schema
+from offtune.brief_runs import BriefRun
 from offtune.records import WITH_THROUGHPUT, Limits, Run
 from offtune.store import Store
 from offtune.trial import Status
@@ -21,6 +22,8 @@ from offtune.trial import Status
 _AT_ONCE = 500  # numbers in one condition; SQLite takes 999 variables in old builds
 # Runs that end when so many later ones have been seen are not looked for any more.
 _LATE = 200
+# The columns of `outcomes` that a result in brief is made of, beside the run's status.
+_FIGURES = ("samples_per_s", "used_device_bytes", "used_host_bytes", "unsafe", "brief")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +59,11 @@ def briefs(store: Store, study: str) -> list[Run]:
     """All runs of the study by number, each with its result in brief and without its ds_config."""
     runs, outcomes = schema.runs, schema.outcomes
     columns = [column for column in runs.columns if column.name not in ("result", "ds_config")]
+    figures = [getattr(outcomes.c, name) for name in _FIGURES]
     same = (outcomes.c.study == runs.c.study) & (outcomes.c.number == runs.c.number)
-    query = select(*columns, outcomes.c.brief).select_from(runs.outerjoin(outcomes, same))
+    query = select(*columns, *figures).select_from(runs.outerjoin(outcomes, same))
     found = store.read(query.where(runs.c.study == study).order_by(runs.c.number))
-    return [rows.brief_run_from(row) for row in found]
+    return [BriefRun.of(row) for row in found]
 
 
 def kinds(store: Store, study: str) -> Kinds:

@@ -20,7 +20,7 @@ from offtune.beliefs import Beliefs, Guesser, Seen
 from offtune.boundary import edge
 from offtune.caution import daring, price
 from offtune.features import Features, features_of
-from offtune.pool import around, is_small, lasting_points, scattered_points, unique
+from offtune.pool import around, is_small, lasting_points, others, scattered_points
 from offtune.space import Space
 from offtune.trial import Point
 
@@ -53,8 +53,9 @@ class Strategy:
         return features_of(self.space)
 
     @cached_property
-    def _lasting(self) -> list[Point]:
-        return lasting_points(self.space)
+    def _lasting(self) -> dict[str, Point]:
+        """By their texts, which take longer to write than all else that a draw asks of most of them."""
+        return {repr(point): point for point in lasting_points(self.space)}
 
     def propose(self, seen: Sequence[Seen], pending: Sequence[Point], seed: int) -> Proposal | None:
         """The next point; None when nothing is left that is neither seen nor being measured."""
@@ -76,8 +77,9 @@ class Strategy:
 
     def _best_of_pool(self, beliefs: Beliefs, taken: set[str], seed: int) -> Proposal | None:
         """The best of the pool, after some rounds of looking around what is best."""
-        start = (*self._lasting, *scattered_points(self.space, Random(seed)))
-        pool = self._new(unique(start), taken)
+        looked_at = set(self._lasting)
+        scattered = others(scattered_points(self.space, Random(seed)), looked_at)
+        pool = self._new((*self._lasting.values(), *scattered), taken)
         if not pool:
             return None
         worth, gain = beliefs.worth(pool)
@@ -86,9 +88,9 @@ class Strategy:
             top = [pool[place] for place in np.argsort(-worth, kind="stable")[:beam]]
             near = (other for point in top for other in self._around(point, seed, round_))
             # What has been judged comes first, and keeps its worth.
-            known = len(pool)
-            pool += self._new(unique((*pool, *near))[known:], taken)
-            more, more_gain = beliefs.worth(pool[known:])
+            fresh = self._new(others(near, looked_at), taken)
+            more, more_gain = beliefs.worth(fresh)
+            pool += fresh
             worth = np.concatenate([worth, more])
             gain = None if gain is None or more_gain is None else np.concatenate([gain, more_gain])
         best = int(np.argmax(worth))

@@ -6,13 +6,13 @@ it. Not covered: fitting published runs (benchmarks/fit_constants.py), measuring
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from offtune.hardware_profile import HardwareProfile
 from offtune.step_work import StepWork
-from offtune.time_model import TimePrediction, predict_time
+from offtune.time_model import Phase, phase_seconds
 
 # A phase that is off by more than this has another cause than its rates.
 _MOST, _LEAST = 20.0, 0.05
@@ -35,6 +35,10 @@ class MeasuredStep:
     backward_s: float
     update_s: float
 
+    def seconds(self, phase: Phase) -> float:
+        """What one phase took."""
+        return {"forward": self.forward_s, "backward": self.backward_s, "update": self.update_s}[phase]
+
 
 def corrected(hardware: HardwareProfile, trials: Sequence[MeasuredStep]) -> HardwareProfile:
     """The profile under which the medians of forward, update and then backward fit `trials`; none change it.
@@ -44,22 +48,17 @@ def corrected(hardware: HardwareProfile, trials: Sequence[MeasuredStep]) -> Hard
     """
     if not trials:
         return hardware
-    slower = _ratio(hardware, trials, lambda found: found.forward_s, lambda trial: trial.forward_s)
+    slower = _ratio(hardware, trials, "forward")
     fitted = _slowed(hardware, _FORWARD, slower)
     fitted = replace(fitted, layer_launch_s=fitted.layer_launch_s * slower)
-    slower = _ratio(fitted, trials, lambda found: found.update_s, lambda trial: trial.update_s)
+    slower = _ratio(fitted, trials, "update")
     fitted = _slowed(fitted, _UPDATE, slower)
     return _with_copies(fitted, [trial for trial in trials if trial.work.cpu_numel])
 
 
-def _ratio(
-    hardware: HardwareProfile,
-    trials: Sequence[MeasuredStep],
-    predicted: Callable[[TimePrediction], float],
-    measured: Callable[[MeasuredStep], float],
-) -> float:
+def _ratio(hardware: HardwareProfile, trials: Sequence[MeasuredStep], phase: Phase) -> float:
     """Median of measured over predicted seconds of one phase."""
-    pairs = [(measured(trial), predicted(predict_time(trial.work, hardware))) for trial in trials]
+    pairs = [(trial.seconds(phase), phase_seconds(phase, trial.work, hardware)) for trial in trials]
     ratios = [seconds / guess for seconds, guess in pairs if seconds > 0 and guess > 0]
     return min(_MOST, max(_LEAST, median(ratios))) if ratios else 1.0
 
@@ -76,6 +75,6 @@ def _with_copies(hardware: HardwareProfile, trials: Sequence[MeasuredStep]) -> H
     for _ in range(20):
         middle = (low * high) ** 0.5
         tried = _slowed(hardware, _BACKWARD, middle)
-        longer = _ratio(tried, trials, lambda found: found.backward_s, lambda trial: trial.backward_s) > 1
+        longer = _ratio(tried, trials, "backward") > 1
         low, high = (middle, high) if longer else (low, middle)
     return _slowed(hardware, _BACKWARD, (low * high) ** 0.5)

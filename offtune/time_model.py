@@ -90,7 +90,8 @@ _CPU_ERROR_SHARE = 0.3
 
 def predict_time(work: StepWork, hardware: HardwareProfile) -> TimePrediction:
     """Phase times of one optimizer step of `work`, all micro-steps included."""
-    phases = _phases(work, hardware)
+    rates = Rates(work, hardware)
+    phases = {phase: _parts(phase, work, rates) for phase in PHASES}
     times = {phase: _phase_s(phases[phase], hardware) for phase in PHASES}
     return TimePrediction(
         forward_s=times["forward"],
@@ -112,18 +113,23 @@ def _error_share(work: StepWork, hardware: HardwareProfile) -> float:
     return _ERROR_SHARE if hardware.is_own("matrix_efficiency") else _BORROWED_MATRIX_SHARE
 
 
-def _phases(work: StepWork, hardware: HardwareProfile) -> dict[Phase, tuple[Part, ...]]:
-    rates = Rates(work, hardware)
+def phase_seconds(phase: Phase, work: StepWork, hardware: HardwareProfile) -> float:
+    """Seconds of one phase, as `predict_time` has them: for who tries many rates."""
+    return _phase_s(_parts(phase, work, Rates(work, hardware)), hardware)
+
+
+def _parts(phase: Phase, work: StepWork, rates: Rates) -> tuple[Part, ...]:
+    if phase == "backward":
+        return _backward(work, rates)
+    return (_forward(work, rates) if phase == "forward" else _update(work, rates),)
+
+
+def _forward(work: StepWork, rates: Rates) -> Part:
     lanes = _forward_lanes(work, rates)
-    forward = Part(float(work.micro_steps), lanes, {})
     if not work.overlap_comm:
         # Gathers and computing share the default stream (stage3.py, 0.19.8).
-        forward = Part(float(work.micro_steps), (*lanes[:2], *lanes[3:]), lanes[2])
-    return {
-        "forward": (forward,),
-        "backward": _backward(work, rates),
-        "update": (_update(work, rates),),
-    }
+        return Part(float(work.micro_steps), (*lanes[:2], *lanes[3:]), lanes[2])
+    return Part(float(work.micro_steps), lanes, {})
 
 
 def _forward_lanes(work: StepWork, rates: Rates) -> tuple[Mapping[Resource, float], ...]:

@@ -28,7 +28,8 @@ TABLE = """
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     trials: warm_command
     studies: ending finals_notes repeats winner
-    studies: crew database export* loss_check migrate records rows sampling* schema score store* study
+    studies: brief_runs crew database export* loss_check migrate records rows
+    studies: sampling* schema score store* study
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
     settings: trial_length
     analysis: bound* dashboard effects importance nvml_trace

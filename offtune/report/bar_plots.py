@@ -1,12 +1,13 @@
 """Bars about single runs: the time of a step by phase, device memory by component.
 
-Covered: what every trial records. Not covered: curves over time (`report.step_plots`).
+Covered: what every trial records, and which runs have a bar. Not covered: curves (`report.step_plots`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from offtune.records import Run
 from offtune.report.page import Column, Table
 from offtune.report.plot_style import (
     BAR_SIGN,
@@ -20,9 +21,12 @@ from offtune.report.plot_style import (
     key,
 )
 from offtune.report.sections import Plot
+from offtune.report.summary import Summary
 from offtune.timeline import OTHER, PHASES
 from offtune.trial import MemoryPeaks, PhaseTimes
 from offtune.units import format_bytes, format_seconds
+
+_BASELINES_SHOWN = 6
 
 
 def phase_bars(rows: Sequence[tuple[str, PhaseTimes | None]]) -> Plot | None:
@@ -122,3 +126,20 @@ def _components(memory: MemoryPeaks) -> dict[str, int] | None:
 def _seconds(times: PhaseTimes) -> dict[str, float]:
     values = (times.forward_s, times.backward_s, times.update_s, times.other_s)
     return {name: max(0.0, value or 0.0) for name, value in zip((*PHASES, OTHER), values, strict=True)}
+
+
+def bar_runs(summary: Summary) -> list[tuple[str, Run]]:
+    """The winner, then the baselines that trained, each with its name."""
+    best = [summary.best] if summary.best else []
+    numbers = {run.number for run in best}
+    baselines = [
+        run
+        for run in summary.runs
+        if run.origin == "baseline" and run.number not in numbers and run.result and run.result.samples_per_s
+    ]
+    return [(_name(run, summary), run) for run in (*best, *baselines[:_BASELINES_SHOWN])]
+
+
+def _name(run: Run, summary: Summary) -> str:
+    name = run.label if run.origin == "baseline" and run.label else f"trial {run.number}"
+    return f"winner: {name}" if summary.best and run.number == summary.best.number else name

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from offtune.bounds import Peaks, peaks_of
 from offtune.memory_model import MemoryPrediction
-from offtune.records import Run
-from offtune.report.bar_plots import memory_bars, phase_bars
+from offtune.report.bar_plots import bar_runs, memory_bars, phase_bars
 from offtune.report.forecasts import is_foretold
 from offtune.report.page import Facts, Heading, Line
 from offtune.report.phase_table import parts_table, phase_table
 from offtune.report.sections import Columns, Plot, Section, WebBlock
 from offtune.report.step_plots import SERIES_NAMES, timeline_plot
 from offtune.report.study_report import Side, StudyReport
-from offtune.report.summary import Summary
 from offtune.timeline import Mark, Timeline
 from offtune.trial import DeviceKind, PhaseTimes
 from offtune.units import format_bytes
@@ -39,7 +37,6 @@ _ON_CUDA = (
     "pool; predicted allocated memory is what is held in it."
 )
 _PARTS = "parts inside the phases"
-_BASELINES_SHOWN = 6
 
 
 def inside_section(found: StudyReport) -> Section:
@@ -169,23 +166,6 @@ def _parts(sides: tuple[Side, ...]) -> list[WebBlock]:
         if side.run.result and (analysis := side.run.result.analysis) and analysis.parts
     )
     return [Columns(columns=columns)] if columns else []
-
-
-def bar_runs(summary: Summary) -> list[tuple[str, Run]]:
-    """The winner, then the baselines that trained, each with its name."""
-    best = [summary.best] if summary.best else []
-    numbers = {run.number for run in best}
-    baselines = [
-        run
-        for run in summary.runs
-        if run.origin == "baseline" and run.number not in numbers and run.result and run.result.samples_per_s
-    ]
-    return [(_name(run, summary), run) for run in (*best, *baselines[:_BASELINES_SHOWN])]
-
-
-def _name(run: Run, summary: Summary) -> str:
-    name = run.label if run.origin == "baseline" and run.label else f"trial {run.number}"
-    return f"winner: {name}" if summary.best and run.number == summary.best.number else name
 
 
 def _memory(sides: tuple[Side, ...]) -> list[WebBlock]:

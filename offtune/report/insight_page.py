@@ -9,9 +9,8 @@ from typing import Any
 
 from offtune.bounds import StepBound
 from offtune.effects import MOST_TRIALS, considered
-from offtune.report.bar_plots import phase_rows
+from offtune.report.bar_plots import bar_runs, phase_rows
 from offtune.report.bounds_page import bounds_blocks
-from offtune.report.inside import bar_runs
 from offtune.report.page import Block, Column, Heading, Line, Table
 from offtune.report.study_report import OWN_FILE_LABEL, OWN_FILE_WINS, StudyReport
 from offtune.timeline import OTHER, PHASES

@@ -1,15 +1,16 @@
-"""One rank that trains on and on and switches its recorder from block to block: started by the benchmark.
+"""One rank that trains on and on and switches its recorder from step to step: started by the benchmark.
 
     python benchmarks/recorder_rank.py SECONDS SPEC RANK
 
-Everything that recording adds to a trial is there in one kind of block and gone in the other: readings at
-edges and by the clock, parts of phases, marks, the reading of the host's cores. `blocks.json` in the trial's
+Everything that recording adds to a trial is there in one step of a pair and gone in the other: readings at
+edges and by the clock, parts of phases, marks, the reading of the host's cores. `pairs.json` in the trial's
 folder has what the first rank saw.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
@@ -20,22 +21,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from recorder_blocks import ORDER, Block, Blocks, enough
+from recorder_pairs import Pair, Pairs, Turn, enough
 
 from offtune.trial import TrialSpec, dump, load
 from offtune.worker.parts import PartClock
 from offtune.worker.preload import preload
 from offtune.worker.rank import die_with_parent, environment, place_here
-from offtune.worker.recorder import Recorder
+from offtune.worker.recorder import CLOSE_EVERY, Recorder
 from offtune.worker.train import Rank
 
-RESULT = "blocks.json"
-
+RESULT = "pairs.json"
+_SEED = 1  # of the lot: each rank must draw the same
+_HALF = 0.5
 
 # Where the recorder is entered: at the edges of phases, in a part, between two steps, from the samplers.
 _ENTRIES = {
     Recorder: ("_edge", "_on_resident", "_on_driver", "_on_link", "_on_cores", "begin_step", "end_step"),
-    PartClock: ("enter", "leave"),
+    PartClock: ("note",),
 }
 
 
@@ -73,41 +75,45 @@ class OwnTime:
 
 
 class SwitchedRank(Rank):
-    """A rank whose recorder goes on and off; `steps` of the spec are those of a block."""
+    """A rank whose recorder goes on and off."""
 
     own = OwnTime()
+    _recorder: Recorder | None = None
 
-    def blocks(self, seconds: float) -> Blocks:
+    def pairs(self, seconds: float) -> Pairs:
         """Train for `seconds` after the warm-up, or until enough is known."""
         engine = self._start()
         for _ in range(self.spec.warmup_steps):
             self._train(engine)
-        for on in ORDER:  # what is allocated, compiled or imported at the first use of each
-            self._block(engine, on)
+        lot = random.Random(_SEED)
+        self._pair(engine, on_first=True, closely=True)  # what is allocated or imported at the first use
         end = time.perf_counter() + seconds
-        found: list[Block] = []
+        found: list[Pair] = []
         while True:
-            found += [self._block(engine, on) for on in ORDER]
-            measured = Blocks(steps=self.spec.steps, blocks=tuple(found))
+            found += self._round(engine, lot)
+            measured = Pairs(close_every=CLOSE_EVERY, pairs=tuple(found))
             if self._agreed(time.perf_counter() > end or enough(measured), engine):
                 return measured
 
-    def _block(self, engine: Any, on: bool) -> Block:
-        record = self.record
-        if on:
-            record.start_recording(engine)
-        self.own.take()
-        turns = [self._turn(engine) for _ in range(self.spec.steps)]
-        own_s = self.own.take() / len(turns)
-        record.stop_recording()
-        turn_s, step_s, cpu_s = (sum(column) / len(turns) for column in zip(*turns, strict=True))
-        return Block(on=on, turn_s=turn_s, step_s=step_s, cpu_s=cpu_s, own_s=own_s)
+    def _round(self, engine: Any, lot: random.Random) -> list[Pair]:
+        """As many pairs as one recorder takes until the parts of a step are timed again."""
+        self._recorder = None
+        return [self._pair(engine, lot.random() < _HALF, number == 0) for number in range(CLOSE_EVERY)]
 
-    def _turn(self, engine: Any) -> tuple[float, float, float]:
-        """One turn of the training loop: seconds of all of it, of the step, of processor time."""
+    def _pair(self, engine: Any, on_first: bool, closely: bool) -> Pair:
+        turns = {on: self._turn(engine, on) for on in (on_first, not on_first)}
+        return Pair(on=turns[True], off=turns[False], closely=closely)
+
+    def _turn(self, engine: Any, on: bool) -> Turn:
+        """One turn of the training loop; switching the recorder is no part of it."""
+        if on:
+            self._recorder = self.record.start_recording(engine, self._recorder)
+        self.own.take()
         start, used = time.perf_counter(), time.process_time()
         self._train(engine)
-        return time.perf_counter() - start, self.record.step_s[-1], time.process_time() - used
+        turn_s, cpu_s = time.perf_counter() - start, time.process_time() - used
+        self.record.stop_recording()
+        return Turn(turn_s=turn_s, step_s=self.record.step_s[-1], cpu_s=cpu_s, own_s=self.own.take())
 
     def _train(self, engine: Any) -> None:
         self.record.begin_step(engine)
@@ -129,7 +135,7 @@ def main(seconds: str, spec_path: str, number: str) -> None:
     preload(spec.ops, [spec.workload.model_config["model_type"]])
     place = place_here(spec, rank)
     os.environ.update(environment(spec, rank, place))
-    found = SwitchedRank(spec, rank, place.gpu).blocks(float(seconds))
+    found = SwitchedRank(spec, rank, place.gpu).pairs(float(seconds))
     if rank == 0:
         (Path(spec.trial_dir) / RESULT).write_text(dump(found))
     os._exit(0)  # as a trial's rank ends: exit handlers of gloo and NCCL can hang

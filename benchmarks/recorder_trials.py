@@ -3,7 +3,7 @@
 `python benchmarks/recorder_overhead.py --trials`. Pairs run on-off, off-on, on-off, ... so that a drift of
 the machine favours neither. A trial's figure is the median of its measured steps; a pair's is on over off;
 the interval is Student's over the logarithms of pairs, 95 %. Processes differ by several per cent from one
-to the next, so 20 pairs know the cost to some 2 %: blocks within one training (`recorder_overhead.py`) know
+to the next, so 20 pairs know the cost to some 2 %: steps within one training (`recorder_overhead.py`) know
 more.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median, stdev
 
-from recorder_blocks import GOAL
+from recorder_pairs import GOAL
 
 from offtune import ds_config, prepare, scratch
 from offtune.ds_zero import placement_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,24 @@ def test_where_nothing_can_be_read_there_is_a_reason(monkeypatch: pytest.MonkeyP
     assert watch.reason == "/proc/stat cannot be read: Permission denied"
     assert watch.sizes == {}
     watch.stop()
+
+
+def test_the_cores_are_read_when_it_is_time_and_a_last_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = CoreTimes(machine(tmp_path, ["100 0 0 0 0 0 0 0 0 0", IDLE], {"node0": "0-1"}))
+    monkeypatch.setattr(cores, "CoreTimes", lambda: times)
+    told: list[str] = []
+    watch = CoreWatch(lambda group, at_s, busy_s: told.append(group.name))
+    every = len(times.groups)
+    assert len(told) == every
+    watch.look(0.0)
+    assert len(told) == every
+    watch.look(time.perf_counter() + 3600)
+    assert len(told) == 2 * every
+    watch.stop()
+    watch.look(time.perf_counter() + 7200)
+    assert len(told) == 3 * every
 
 
 def test_only_the_first_rank_of_a_host_reads(

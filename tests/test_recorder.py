@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +17,14 @@ from conftest import workload
 from offtune.phase_analysis import StepAnalysis
 from offtune.recording import read_timelines
 from offtune.timeline import CORE_GROUPS, OTHER, STEP, cores_key
-from offtune.worker.memory import ResidentMemory, io_bytes_of
+from offtune.worker.memory import ResidentMemory, ResidentReader, io_bytes_of
 from offtune.worker.parts import PartClock, watch_parts
 from offtune.worker.phases import PhaseClock
 from offtune.worker.readings import Readings
-from offtune.worker.recorder import Recorder
+from offtune.worker.recorder import CLOSE_EVERY, Recorder
 
 PAUSE_S = 0.002
+MAPPED_BYTES = 32 * 2**20
 
 
 class Optimizer:
@@ -76,13 +79,14 @@ def one_step(clock: PhaseClock, optimizer: Optimizer, micro_steps: int = 2) -> t
 def test_parts_of_the_update_follow_each_other_and_the_timers_still_work():
     clock, optimizer = PhaseClock("cpu"), Optimizer()
     original = optimizer.timers
-    watch_parts(SimpleNamespace(optimizer=optimizer), clock, "cpu", 1)
-    timed = clock.next_step(one_step(clock, optimizer)[0])
-    parts = [one for one in timed if one.part]
+    watched = watch_parts(SimpleNamespace(optimizer=optimizer), clock, "cpu", 1)
+    phases = clock.next_step(one_step(clock, optimizer)[0])
+    parts = watched.take().parts()
+    assert watched.take().parts() == []
     assert {one.name for one in parts} == {"update.flush", "update.cpu_optimizer", "update.copy_back"}
     for earlier, later in itertools.pairwise(parts):
         assert earlier.end_s <= later.start_s
-    update = timed[-1]
+    update = phases[-1]
     assert (update.name, update.micro_step) == ("update", 1)
     inside_s = sum(one.end_s - one.start_s for one in parts)
     assert 3 * PAUSE_S <= inside_s <= update.end_s - update.start_s
@@ -127,17 +131,66 @@ def test_a_part_that_fails_is_over_too():
     with clock.phase("update"):
         with pytest.raises(ZeroDivisionError):
             owner.fail()
-        parts.enter("copy_back")
-        parts.leave()
-    assert [one.name for one in clock.next_step(1.0)] == ["update.flush", "update.copy_back", "update"]
+        parts.note("copy_back")
+        parts.note(None)
+    assert [one.name for one in parts.take().parts()] == ["update.flush", "update.copy_back"]
+
+
+def test_a_part_within_a_part_interrupts_it():
+    clock = PhaseClock("cpu")
+    parts = PartClock(clock)
+    with clock.phase("update"):
+        for turn in ("copy_back", "cpu_optimizer", None, None):
+            parts.note(turn)
+    told = parts.take()
+    found = told.parts()
+    assert [one.name for one in found] == ["update.copy_back", "update.cpu_optimizer", "update.copy_back"]
+    assert found[0].end_s == found[1].start_s
+    assert found[1].end_s == found[2].start_s
+    assert len(found) <= told.most
+
+
+def test_what_runs_in_two_threads_at_once_is_told_apart():
+    clock = PhaseClock("cpu")
+    parts = PartClock(clock)
+    with clock.phase("backward"):
+        parts.note("gather")
+        other = threading.Thread(target=lambda: [parts.note(turn) for turn in ("flush", None)])
+        other.start()
+        other.join()
+        parts.note(None)
+    gather, flush = parts.take().parts()
+    assert (gather.name, flush.name) == ("backward.gather", "backward.flush")
+    assert gather.start_s < flush.start_s < flush.end_s < gather.end_s
+
+
+def test_a_part_outside_of_every_phase_is_none():
+    parts = PartClock(PhaseClock("cpu"))
+    parts.note("flush")
+    parts.note(None)
+    assert parts.take().parts() == []
+
+
+def test_parts_of_the_host_and_of_the_device_interrupt_each_other_by_clocks_of_their_own():
+    clock = PhaseClock("cpu")
+    device = itertools.count(100)
+    clock.has_device, clock.on_device = True, lambda: float(next(device))
+    parts = PartClock(clock)
+    clock.inside = "update"
+    for turn in ("copy_back", "cpu_optimizer", None, None):
+        parts.note(turn)
+    before, within, after = parts.take().parts()
+    assert (before.start_s, before.end_s, after.start_s, after.end_s) == (100.0, 101.0, 102.0, 103.0)
+    assert abs(within.end_s - time.perf_counter()) < within.end_s - 103.0
 
 
 def test_what_this_deepspeed_lacks_is_no_part():
     clock = PhaseClock("cpu")
-    watch_parts(SimpleNamespace(optimizer=object()), clock, "cpu", 2)
+    parts = watch_parts(SimpleNamespace(optimizer=object()), clock, "cpu", 2)
     with clock.phase("forward"):
         pass
     assert [one.name for one in clock.next_step(1.0)] == ["forward"]
+    assert parts.take().parts() == []
 
 
 def test_readings_of_two_threads_are_put_in_order_and_counters_become_rates():
@@ -170,13 +223,32 @@ def test_the_kernels_accounting_is_read_from_its_text():
         65536,
         0,
     )
+    there = Path("/proc/self/io").read_bytes()
+    by_name = dict(line.split(b": ") for line in there.splitlines())
+    assert io_bytes_of(there) == (int(by_name[b"read_bytes"]), int(by_name[b"write_bytes"]))
+
+
+def test_shared_memory_counts_as_soon_as_it_is_there_and_files_do_not(tmp_path):
+    reader = ResidentReader()
+    first = reader.read()
+    with mmap.mmap(-1, MAPPED_BYTES) as shared:  # as DeepSpeed's buffers in /dev/shm
+        shared.write(bytes(MAPPED_BYTES))
+        with_shared = reader.read()
+        path = tmp_path / "pages"
+        path.write_bytes(bytes(MAPPED_BYTES))
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            assert len(mapped[:]) == MAPPED_BYTES
+            with_file = reader.read()
+    reader.close()
+    assert with_shared - first > MAPPED_BYTES / 2
+    assert abs(with_file - with_shared) < MAPPED_BYTES / 2
 
 
 @pytest.fixture
 def recorded(make_spec, tmp_path):
-    """A rank that makes three steps without a model: its spec and analysis."""
+    """A rank that makes some steps without a model, by default three: its spec and analysis."""
 
-    def record(swap: bool = False, allocator: Any = None) -> tuple[Any, StepAnalysis | None]:
+    def record(swap: bool = False, allocator: Any = None, steps: int = 3) -> tuple[Any, StepAnalysis | None]:
         folder = tmp_path / "swap"
         folder.mkdir()
         (folder / "states").write_bytes(bytes(4096))
@@ -185,7 +257,7 @@ def recorded(make_spec, tmp_path):
         recorder = Recorder(spec, 0, 0, clock, resident)
         recorder.allocator = allocator
         recorder.begin(SimpleNamespace(optimizer=optimizer), None, None)
-        for _ in range(3):
+        for _ in range(steps):
             recorder.begin_step()
             step_s, ended_s = one_step(clock, optimizer)
             recorder.end_step(clock.next_step(step_s), step_s, ended_s)
@@ -196,13 +268,15 @@ def recorded(make_spec, tmp_path):
     return record
 
 
-def test_parts_are_timed_in_the_first_step_of_a_few_and_averaged_over_those(recorded):
-    spec, analysis = recorded()
+@pytest.mark.parametrize(("steps", "closely"), [(1, {0}), (3, {0}), (CLOSE_EVERY + 1, {0, CLOSE_EVERY})])
+def test_parts_are_timed_in_the_first_step_of_a_few_and_averaged_over_those(recorded, steps, closely):
+    spec, analysis = recorded(steps=steps)
     (timeline,) = read_timelines(spec.trial_dir)
     parts = [mark for mark in timeline.marks if "." in mark.name]
-    assert {mark.step for mark in parts} == {0}
+    assert {mark.step for mark in parts} == closely
     updating = sum(mark.length_s for mark in parts if mark.name == "update.cpu_optimizer")
-    assert analysis.find("update.cpu_optimizer").seconds == pytest.approx(updating, rel=1e-3)
+    mean_s = updating / len(closely)
+    assert analysis.find("update.cpu_optimizer").seconds == pytest.approx(mean_s, rel=1e-3)
 
 
 def test_what_somebody_has_wrapped_meanwhile_is_not_on_top():
@@ -305,6 +379,16 @@ def test_with_nvme_offload_its_traffic_and_footprint_are_recorded(recorded):
     assert timeline.find("nvme_read_bytes_per_s") is not None
     assert analysis is not None
     assert analysis.peak("nvme_footprint_bytes") == 4096.0
+
+
+def test_a_long_training_takes_its_readings_apart_on_the_way_and_loses_none(recorded, monkeypatch):
+    monkeypatch.setattr("offtune.worker.recorder._MOST_LOOKS", 5)
+    spec, _ = recorded(swap=True)
+    (timeline,) = read_timelines(spec.trial_dir)
+    resident, read = timeline.find("host_resident_bytes"), timeline.find("nvme_read_bytes_per_s")
+    assert resident is not None and read is not None
+    assert len(resident.values) >= 3 * 7  # a step has six phases, whose edges are 2 ms apart
+    assert len(read.values) == len(resident.values) - 1  # a rate is that between two counts
 
 
 def test_a_folder_without_recordings_has_none(tmp_path):

@@ -1,17 +1,19 @@
 """How busy the host's cores are while a rank trains, group by group, everybody's work counted.
 
-Covered: reading at a pace that costs nothing, by one rank of a host. Not covered: what the groups are
-(`core_groups.py`) and this rank's own processor time, which `recorder.py` reads at each edge.
+Covered: reading at a pace that costs nothing, by one rank of a host, in a thread that is awake anyway. Not
+covered: what the groups are (`core_groups.py`) and this rank's own processor time, which `recorder.py` reads
+at each edge.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
 from collections.abc import Callable
 
 from offtune.core_groups import CoreGroup, CoreTimes
-from offtune.worker.memory import Sampler
 
 # The kernel counts in ticks of 10 ms: nearer readings would tell of ticks and not of cores.
 _INTERVAL_S = 0.05
@@ -30,7 +32,8 @@ class CoreWatch:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._times: CoreTimes | None = None
-        self._sampler: Sampler | None = None
+        self._interval_s = self._next_s = math.inf
+        self._lock = threading.Lock()  # whoever stops it closes the file that another thread may be reading
         self.reason = ""
         try:
             times = CoreTimes()
@@ -41,32 +44,38 @@ class CoreWatch:
         if not times.groups:
             self.reason = "the kernel counts no time of single cores here"
             return
-        self._sampler = Sampler(self._read, max(_INTERVAL_S, self._cost_s() / _MOST_SHARE))
-        self._sampler.start()
+        start = time.perf_counter()
+        self._read(start)
+        self._interval_s = max(_INTERVAL_S, (time.perf_counter() - start) / _MOST_SHARE)
+        self._next_s = start + self._interval_s
 
     @property
     def sizes(self) -> dict[str, int]:
         """How many cores each group has."""
         return {group.name: len(group.cores) for group in self._times.groups} if self._times else {}
 
-    def _cost_s(self) -> float:
-        start = time.perf_counter()
-        self._read()
-        return time.perf_counter() - start
+    def look(self, now: float) -> None:
+        """Read, if it is time to."""
+        if now < self._next_s:
+            return
+        with self._lock:
+            if now >= self._next_s:  # it may have been stopped meanwhile
+                self._next_s = now + self._interval_s
+                self._read(now)
 
-    def _read(self) -> None:
+    def _read(self, now: float) -> None:
         assert self._times is not None
-        now = time.perf_counter()
         for group, busy_s in self._times.read():
             self._tell(group, now, busy_s)
 
     def stop(self) -> None:
         """Read a last time, and no more."""
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._read()
-        if self._times is not None:
-            self._times.close()
+        with self._lock:
+            if self._next_s < math.inf:
+                self._read(time.perf_counter())
+                self._next_s = math.inf
+            if self._times is not None:
+                self._times.close()
 
 
 def is_first_here() -> bool:

@@ -45,12 +45,17 @@ class ResidentReader:
 
     def __init__(self) -> None:
         self._statm, self._status = ProcFile("statm"), ProcFile("status")
+        self._shared = (b"", 0)  # file-backed pages as statm had them, and bytes of shared memory then
 
     def read(self) -> int:
         """Bytes now. statm counts shared memory as file-backed; DeepSpeed's /dev/shm buffers are ours."""
-        _, resident, file_backed = self._statm.read().split()[:3]
-        shared_kib = int(self._status.read().partition(b"RssShmem:")[2].split(None, 1)[0])
-        return (int(resident) - int(file_backed)) * _PAGE_BYTES + shared_kib * 1024
+        _, resident, file_backed, _ = self._statm.read().split(None, 3)
+        seen, shared_bytes = self._shared
+        if file_backed != seen:
+            # status takes four times as long to read as all the rest, and says something new only then.
+            shared_bytes = 1024 * int(self._status.read().partition(b"RssShmem:")[2].split(None, 1)[0])
+            self._shared = (file_backed, shared_bytes)
+        return (int(resident) - int(file_backed)) * _PAGE_BYTES + shared_bytes
 
     def close(self) -> None:
         self._statm.close()
@@ -83,7 +88,7 @@ def reset_kernel_peak() -> None:
 
 
 class Sampler(threading.Thread):
-    """Call `read` every `interval_s` until stopped; keep the maximum and the mean, and `tell` each value."""
+    """Call `read` every `interval_s` until stopped and `tell` each value; keep the maximum and the mean."""
 
     def __init__(self, read: Callable[[], float | None], interval_s: float) -> None:
         super().__init__(daemon=True)
@@ -97,18 +102,19 @@ class Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(self._interval_s):
-            self.sample()
+            value = self.sample()
+            tell = self.tell  # once: another thread may take it away between a look and the call
+            if value is not None and tell is not None:
+                tell(value)
 
-    def sample(self) -> None:
+    def sample(self) -> float | None:
+        """Read once, beside the clock; nobody is told."""
         value = self._read()
-        if value is None:
-            return
-        self.peak = value if self.peak is None else max(self.peak, value)
-        self.total += value
-        self.count += 1
-        tell = self.tell  # once: another thread may take it away between a look and the call
-        if tell is not None:
-            tell(value)
+        if value is not None:
+            self.peak = value if self.peak is None else max(self.peak, value)
+            self.total += value
+            self.count += 1
+        return value
 
     def stop(self) -> None:
         self._over.set()
@@ -126,12 +132,14 @@ class ResidentMemory:
         self._sampler = Sampler(reader.read, _RESIDENT_INTERVAL_S)
         self._sampler.start()
 
-    def look(self) -> None:
-        """Take a sample now, beside those by the clock."""
-        self._sampler.sample()
+    def look(self) -> float:
+        """Take a sample now, beside those by the clock: bytes."""
+        value = self._sampler.sample()
+        assert value is not None
+        return value
 
     def listen(self, tell: Callable[[float], object] | None) -> None:
-        """Tell each sample from now on, in the thread that took it; None tells nobody."""
+        """Tell each sample by the clock from now on, in the sampling thread; None tells nobody."""
         self._sampler.tell = tell
 
     def peak_bytes(self) -> int:
@@ -172,7 +180,7 @@ class DriverMemory:
         return float(whole - self._start_bytes)
 
     def listen(self, tell: Callable[[float], object] | None) -> None:
-        """Tell each sample from now on, in the sampling thread; None tells nobody."""
+        """Tell each sample by the clock from now on, in the sampling thread; None tells nobody."""
         self._sampler.tell = tell
 
     def now_bytes(self) -> int | None:
@@ -241,8 +249,8 @@ def io_bytes() -> tuple[int, int]:
 
 def io_bytes_of(text: bytes) -> tuple[int, int]:
     """(read, written) in the text of a process's io file."""
-    pairs = dict(line.split(b": ") for line in text.splitlines())
-    return int(pairs[b"read_bytes"]), int(pairs[b"write_bytes"])
+    read, _, written, *_ = text.partition(b"\nread_bytes: ")[2].split(None, 3)  # write_bytes comes next
+    return int(read), int(written)
 
 
 def peaks(resident: ResidentMemory, driver: DriverMemory | None, allocated: int | None, reserved: int | None,

@@ -10,15 +10,17 @@ not have is no part. Read in DeepSpeed 0.19.8: runtime/zero/stage3.py, stage_1_a
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import types
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from threading import get_ident
+from typing import Any, NamedTuple
 
 from offtune.trial import DeviceKind
-from offtune.worker.phases import Moment, PhaseClock
+from offtune.worker.phases import Moment, PhaseClock, Timed
 
 CPU_OPTIMIZER, GPU_OPTIMIZER = "cpu_optimizer", "gpu_optimizer"
 FLUSH, COPY_BACK, GATHER, COLLECTIVE = "flush", "copy_back", "gather", "collective"
@@ -59,18 +61,65 @@ _TIMERS = {"optimizer_gradients": FLUSH, "optimizer_step": COPY_BACK}
 _HOST_PARTS = (CPU_OPTIMIZER, NVME_READ, NVME_WRITE)  # keep the host busy, whatever the device does
 
 
-@dataclass(slots=True)
-class _Open:
-    name: str
-    read: Callable[[], Moment]
-    start: Moment
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """When the parts of one step began and ended; what lay in what is worked out when they are asked for.
+
+    A step of stage 3 has a thousand, and working one out takes longer than noting it.
+    """
+
+    noted: list[Any]
+    host_s: Callable[[Moment], float]
+
+    @property
+    def most(self) -> int:
+        """No more parts than this."""
+        return len(self.noted) // _COLUMNS
+
+    def parts(self) -> list[Timed]:
+        """The parts, in order in each thread."""
+        by_thread: dict[int, list[_Turn]] = defaultdict(list)
+        for turn in map(_Turn, *(self.noted[column::_COLUMNS] for column in range(_COLUMNS))):
+            by_thread[turn.thread].append(turn)
+        return [part for turns in by_thread.values() for part in self._parts_of(turns)]
+
+    def _parts_of(self, turns: Sequence[_Turn]) -> Iterator[Timed]:
+        """From each turn of a thread to the next: the innermost part under way."""
+        names: list[str] = []  # of the parts under way, the innermost last
+        for turn, following in pairwise(turns):
+            if turn.part is not None:
+                names.append(turn.part)
+            elif names:
+                names.pop()
+            if names and following.phase is not None:
+                start_s, end_s = (self.host_s(one.moment(names[-1])) for one in (turn, following))
+                name = f"{following.phase}.{names[-1]}"
+                yield Timed(name, following.micro_step, start_s, max(start_s, end_s))
 
 
-class _Stack(threading.local):
-    """The calls under way in one thread: autograd may run hooks in threads of its own."""
+class _Turn(NamedTuple):
+    """A part begins, or with None the last that began ends.
 
-    def __init__(self) -> None:
-        self.open: list[_Open] = []
+    When, by the clock of the host and by that of the device: a part of one can interrupt a part of the other.
+    """
+
+    thread: int  # autograd may run hooks in threads of its own
+    part: str | None
+    phase: str | None
+    micro_step: int
+    at_s: float
+    on_device: Moment | None  # None without a device
+
+    def moment(self, part: str) -> Moment:
+        """By the clock of that part."""
+        return self.at_s if self.on_device is None or part in _HOST_PARTS else self.on_device
+
+
+_COLUMNS = len(_Turn._fields)
+
+
+def _nowhere() -> None:
+    """The moment on a device that is not there."""
 
 
 class PartClock:
@@ -78,28 +127,21 @@ class PartClock:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._stack = _Stack()
+        self._on_device = clock.on_device if clock.has_device else _nowhere
+        self._noted: list[Any] = []  # the fields of turns one after the other: a thousand tuples cost more
         self._in_place: list[tuple[Any, str, Any, Any]] = []  # owner, name, ours, what was there before
 
-    def enter(self, name: str) -> None:
-        """A part begins, and interrupts the one it lies in."""
-        stack = self._stack.open
-        if stack:
-            self._close(stack[-1])
-        read: Callable[[], Moment] = time.perf_counter if name in _HOST_PARTS else self._clock.on_device
-        stack.append(_Open(name, read, read()))
+    def note(self, part: str | None) -> None:
+        """A part begins, and interrupts the one it lies in; None: the last part that began is over."""
+        clock = self._clock
+        self._noted += (
+            get_ident(), part, clock.inside, clock.micro_step, time.perf_counter(), self._on_device()
+        )  # fmt: skip
 
-    def leave(self) -> None:
-        """The last part that began is over."""
-        stack = self._stack.open
-        self._close(stack.pop())
-        if stack:
-            stack[-1].start = stack[-1].read()
-
-    def _close(self, part: _Open) -> None:
-        phase = self._clock.inside
-        if phase is not None:
-            self._clock.add(f"{phase}.{part.name}", part.start, part.read(), part=True)
+    def take(self) -> Turns:
+        """What was noted since it was taken last; between two steps, before the next begins."""
+        noted, self._noted = self._noted, []
+        return Turns(noted, self._clock.host_s)
 
     def around(self, owner: Any, method: str, part: str) -> None:
         """Time a method of one object; it stays a bound method, which learning-rate schedulers look for."""
@@ -107,13 +149,14 @@ class PartClock:
         if original is None:
             return
         inherited = method not in vars(owner)
+        note = self.note
 
         def timed(_: Any, *args: Any, **kwargs: Any) -> Any:
-            self.enter(part)
+            note(part)
             try:
                 return original(*args, **kwargs)
             finally:
-                self.leave()
+                note(None)
 
         self._put_in_place(owner, method, types.MethodType(timed, owner), None if inherited else original)
 
@@ -166,10 +209,10 @@ class _Timer:
 
     def start(self) -> None:
         self._original.start()
-        self._parts.enter(self._part)
+        self._parts.note(self._part)
 
     def stop(self, *args: Any, **kwargs: Any) -> None:
-        self._parts.leave()
+        self._parts.note(None)
         self._original.stop(*args, **kwargs)
 
 

@@ -120,11 +120,15 @@ class Record:
         if self.spec.record and self.resident is not None:
             self.start_recording(engine)
 
-    def start_recording(self, engine: Any) -> None:
-        """From the next step on, record what the samplers of `watch_memory` and the phases tell."""
+    def start_recording(self, engine: Any, recorder: Recorder | None = None) -> Recorder:
+        """From the next step on, record what the samplers of `watch_memory` and the phases tell.
+
+        A `recorder` that was stopped goes on.
+        """
         assert self.resident is not None
-        self.recorder = Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
+        self.recorder = recorder or Recorder(self.spec, self.rank, self.gpu, self.clock, self.resident)
         self.recorder.begin(engine, self.driver, self._traffic)
+        return self.recorder
 
     def stop_recording(self) -> None:
         """Forget the recording, and leave the engine as it was before."""

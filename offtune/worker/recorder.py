@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +27,7 @@ from offtune.trial import TrialSpec
 from offtune.worker.allocator import AllocatorMemory
 from offtune.worker.cores import CoreWatch, is_first_here
 from offtune.worker.memory import DriverMemory, LinkTraffic, ProcFile, ResidentMemory, io_bytes_of
-from offtune.worker.parts import PartClock, watch_parts
+from offtune.worker.parts import PartClock, Turns, watch_parts
 from offtune.worker.phases import Moment, PhaseClock, Timed, do_nothing
 from offtune.worker.readings import Readings, rounded
 
@@ -53,17 +52,30 @@ _ABSENT = {
 _WITH_NVME = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s", "nvme_footprint_bytes")
 
 
-# To time a part takes five microseconds, and a step of stage 3 has a thousand: so it is done in one of so
-# many steps. The first is one, so that the shortest training shows its parts.
-PARTS_EVERY = 4
+# To time a part takes a microsecond or two, and a step of stage 3 has a thousand; to walk the swap folder
+# takes a millisecond. So both are done in one of so many steps; the first is one, so that the shortest
+# training shows them, too.
+CLOSE_EVERY = 8
+# Together they are one reading, taken apart when training is over: an edge must not take long.
+_MOST_LOOKS = 20_000
+
+
+class _Look(NamedTuple):
+    """What is read at every edge and tick: processor time, resident memory, bytes (read, written)."""
+
+    at_s: float
+    cpu_s: float
+    resident_bytes: float
+    io_bytes: tuple[int, int] | None
 
 
 class _Step(NamedTuple):
-    """A measured step: seconds of `time.perf_counter`, and what was timed within."""
+    """A measured step: seconds of `time.perf_counter`, its phases, and their parts where those were timed."""
 
     start_s: float
     end_s: float
-    timed: Sequence[Timed]
+    phases: Sequence[Timed]
+    turns: Turns | None
 
 
 class Recorder:
@@ -75,6 +87,7 @@ class Recorder:
         self._spec, self._rank, self._gpu = spec, rank, gpu
         self._resident = resident
         self._readings = Readings()
+        self._looks: list[_Look] = []
         self._steps: list[_Step] = []
         self._marks = 0  # of the steps so far; beyond the most no step is kept
         self._last_edge_s = 0.0
@@ -121,45 +134,50 @@ class Recorder:
             self._cores.stop()
 
     def begin_step(self) -> None:
-        """Before the clock of a step starts: watch its parts when it is their turn; slow readings."""
-        if self._watch is not None and self._parts is None and self._begun % PARTS_EVERY == 0:
+        """Before the clock of a step starts: slow readings; its parts are watched when it is their turn."""
+        closely = self._begun % CLOSE_EVERY == 0
+        if closely and self._watch is not None and self._parts is None:
             self._parts = self._watch()
         self._begun += 1
-        self._between_steps()
+        self._between_steps(closely)
 
-    def _between_steps(self) -> None:
-        """Read what takes longer to read, or changes little."""
+    def _between_steps(self, closely: bool) -> None:
+        """Read what changes little, and `closely` what takes long to read."""
         now = time.perf_counter()
+        if len(self._looks) > _MOST_LOOKS:
+            self._take_looks_apart()
         self._readings.bound()
-        if self._spec.swap_dir is not None:
+        if closely and self._spec.swap_dir is not None:
             self._readings.value("nvme_footprint_bytes", now, _bytes_below(self._spec.swap_dir))
         pinned = pinned_bytes("current") if self._spec.device == "cuda" else None
         if pinned is not None:
             self._readings.value("pinned_bytes", now, pinned)
-        self._resident.look()
+        self._look(self._resident.look())
         if self.allocator is not None:
             self._held.append((now, self.allocator.peaks()))
 
-    def end_step(self, timed: Sequence[Timed], step_s: float, ended_s: float) -> None:
-        """The step that took `step_s` ended at `ended_s`, with these phases and parts."""
+    def end_step(self, phases: Sequence[Timed], step_s: float, ended_s: float) -> None:
+        """The step that took `step_s` ended at `ended_s`, with these phases."""
         self._place_held()
+        turns = self._parts.take() if self._parts is not None else None
         if self._parts is not None and self._parts.is_on_top():
             self._parts.release()
             self._parts = None
         if self.zero_s is None:
             self.zero_s = ended_s - step_s
-        self._marks += 1 + len(timed)
+        self._marks += 1 + len(phases) + (turns.most if turns is not None else 0)
         if self._marks <= _MOST_MARKS or not self._steps:
             # Marks are made of it at the end: three microseconds each, and some steps have a thousand.
-            self._steps.append(_Step(ended_s - step_s, ended_s, timed))
+            self._steps.append(_Step(ended_s - step_s, ended_s, phases, turns))
 
     def finish(self) -> StepAnalysis | None:
         """Leave the timeline in the trial's folder; its essence, None where no step was marked."""
         if self.zero_s is None:
             return None
-        self._between_steps()
+        self._between_steps(closely=True)
         self._place_held()
         self.stop()
+        self._take_looks_apart()
         timeline = self._timeline(self.zero_s)
         write_timeline(self._spec.trial_dir, timeline)
         found = analyse(timeline)
@@ -181,7 +199,7 @@ class Recorder:
         if now - self._last_edge_s < _EDGE_GAP_S:
             return
         self._last_edge_s = now
-        self._resident.look()
+        self._look(self._resident.look())
         if self.allocator is not None:
             self._held.append((self._clock.on_device(), self.allocator.peaks()))
 
@@ -189,25 +207,35 @@ class Recorder:
         self._readings.value("device_used_bytes", time.perf_counter(), used_bytes)
 
     def _on_resident(self, resident_bytes: float) -> None:
-        """By the clock in the sampling thread, at edges in the training thread."""
-        now, readings = time.perf_counter(), self._readings
-        readings.counter("cpu_busy_share", now, time.process_time(), self._spec.threads_per_rank)
-        readings.value("host_resident_bytes", now, resident_bytes)
-        if self._spec.device == "cpu":
-            used_bytes = max(0.0, resident_bytes - self._resident.level_bytes)
-            readings.value("device_used_bytes", now, used_bytes)
-        if self._io is not None:
-            read, written = io_bytes_of(self._io.read())
-            readings.counter("nvme_read_bytes_per_s", now, read)
-            readings.counter("nvme_write_bytes_per_s", now, written)
+        """By the clock, in the sampling thread."""
+        self._look(resident_bytes)
+        if self._cores is not None:
+            self._cores.look(time.perf_counter())
+
+    def _look(self, resident_bytes: float) -> None:
+        io_bytes = io_bytes_of(self._io.read()) if self._io is not None else None
+        self._looks.append(_Look(time.perf_counter(), time.process_time(), resident_bytes, io_bytes))
+
+    def _take_looks_apart(self) -> None:
+        looks, self._looks = self._looks, []
+        readings, level_bytes = self._readings, self._resident.level_bytes
+        for look in looks:
+            readings.counter("cpu_busy_share", look.at_s, look.cpu_s, self._spec.threads_per_rank)
+            readings.value("host_resident_bytes", look.at_s, look.resident_bytes)
+            if self._spec.device == "cpu":
+                readings.value("device_used_bytes", look.at_s, max(0.0, look.resident_bytes - level_bytes))
+            if look.io_bytes is not None:
+                readings.counter("nvme_read_bytes_per_s", look.at_s, look.io_bytes[0])
+                readings.counter("nvme_write_bytes_per_s", look.at_s, look.io_bytes[1])
 
     def _on_cores(self, group: CoreGroup, at_s: float, busy_s: float) -> None:
         self._readings.counter(cores_key(group.name), at_s, busy_s, len(group.cores))
 
     def _place_held(self) -> None:
         """What the allocator held, at the moments the device came to; it must have finished the step."""
+        host_s = self._clock.host_s
         for moment, (allocated, reserved) in self._held:
-            at_s = self._clock.host_s(moment)
+            at_s = host_s(moment)
             self._readings.value("allocated_bytes", at_s, allocated)
             self._readings.value("reserved_bytes", at_s, reserved)
         self._held.clear()
@@ -230,7 +258,7 @@ class Recorder:
         step = self._steps[number]
         yield Mark(name=STEP, step=number, start_s=rounded(step.start_s - zero_s),
                    end_s=rounded(step.end_s - zero_s))  # fmt: skip
-        for one in step.timed:
+        for one in (*(step.turns.parts() if step.turns is not None else ()), *step.phases):
             yield Mark(name=one.name, step=number, micro_step=one.micro_step,
                        start_s=rounded(one.start_s - zero_s), end_s=rounded(one.end_s - zero_s))  # fmt: skip
 
@@ -258,10 +286,11 @@ def pinned_bytes(which: str) -> int | None:
 def _bytes_below(folder: str) -> int:
     """Size of all files in a folder; one that is just being replaced counts nothing."""
     total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
+    with os.scandir(folder) as entries:
+        for entry in entries:
             try:
-                total += Path(place, name).stat().st_size
+                inside = entry.is_dir(follow_symlinks=False)
+                total += _bytes_below(entry.path) if inside else entry.stat(follow_symlinks=False).st_size
             except FileNotFoundError:
                 continue
     return total

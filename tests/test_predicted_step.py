@@ -11,7 +11,7 @@ from timeline_fakes import make_timeline
 from web_fakes import with_predictions
 
 from offtune.report.html import plots_of, render
-from offtune.report.inside import inside_section
+from offtune.report.inside import NO_CURVE, inside_section
 from offtune.report.predicted_step import predicted_step
 from offtune.report.step_plots import timeline_plot
 from offtune.report.study_report import make_side, study_report
@@ -94,6 +94,14 @@ def test_a_prediction_for_one_side_alone_is_drawn_alone():
     assert "predicted-1" in names and "predicted-3" not in names
 
 
+def test_of_trials_without_samples_the_predicted_step_is_drawn_all_the_same():
+    summary, sides = sides_of_a_study()
+    bare = study_report(summary, tuple(replace(side, timeline=None) for side in sides), ())
+    section = inside_section(with_predictions(bare))
+    assert [plot.name for plot in plots_of(section.blocks)][:2] == ["predicted-3", "predicted-1"]
+    assert any(getattr(block, "text", "") == NO_CURVE for block in section.blocks)
+
+
 def test_a_predicted_curve_has_the_limit_where_it_comes_near_it():
     step = with_predictions(study_report(*sides_of_a_study(), ())).sides[0].predicted
     assert step is not None
@@ -101,6 +109,7 @@ def test_a_predicted_curve_has_the_limit_where_it_comes_near_it():
 
     def lines(limit):
         plot = timeline_plot("x", "x", step.course, 0, limit_bytes=limit, memory=step.memory)
-        return [shape["y0"] for shape in plot.layout["shapes"] if shape["type"] == "line"]
+        told = sum(entry.text == "limit" for entry in plot.legend)
+        return [shape["y0"] for shape in plot.layout["shapes"] if shape["type"] == "line"], told
 
-    assert lines(used) == [used / 1e9] and lines(3 * used) == []
+    assert lines(used) == ([used / 1e9], 1) and lines(3 * used) == ([], 0)

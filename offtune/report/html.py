@@ -7,8 +7,9 @@ tells the browser to load nothing (Content-Security-Policy), so that it cannot.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from plotly.offline import get_plotlyjs
 from offtune.report.page import Command, Facts, Heading, Line, Table, Verbatim
 from offtune.report.sections import Columns, Plot, Report, WebBlock
 
+# On a phone a cell may fold, but never between a number and its unit or its interval.
+_INSIDE_A_FIGURE = re.compile(r"(?<=\d) (?=[%A-Za-z±])|(?<=±) (?=\d)")
+_NO_BREAK = "\u00a0"
 _FOLDER = Path(__file__).parent / "web"
 _KINDS: dict[type, str] = {
     Heading: "heading",
@@ -68,6 +72,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["kind"] = lambda block: _KINDS[type(block)]
+    environment.filters["figure"] = partial(_INSIDE_A_FIGURE.sub, _NO_BREAK)
     return environment
 
 

@@ -47,16 +47,17 @@ def inside_section(found: StudyReport) -> Section:
 
 def _curves(found: StudyReport) -> list[WebBlock]:
     recorded = [(side, side.timeline) for side in found.sides if side.timeline and side.timeline.steps()]
-    if not recorded:
-        peaks = peaks_of(found.summary.study)
-        tables = [block for side in found.sides for block in _phases(side, peaks)]
-        return [*tables, Line(text=NO_CURVE, tone="dim")] if found.sides else []
-    # Both on the same axis, so that the shorter step looks shorter.
     expected = [(side, side.predicted) for side in found.sides if side.predicted]
     steps = [_middle_step(timeline) for _, timeline in recorded]
-    span_s = max(step.length_s for step in (*steps, *(one.course.steps()[0] for _, one in expected)))
-    limit_bytes = found.summary.limits.device_bytes
-    peaks = peaks_of(found.summary.study)
+    # All on the same axis, so that the shorter step looks shorter.
+    span_s = max(
+        (step.length_s for step in (*steps, *(one.course.steps()[0] for _, one in expected))), default=0
+    )
+    limit_bytes, peaks = found.summary.limits.device_bytes, peaks_of(found.summary.study)
+    if not recorded:
+        tables = [block for side in found.sides for block in _phases(side, peaks)]
+        no_curve = [Line(text=NO_CURVE, tone="dim")] if found.sides else []
+        return [*tables, *no_curve, *_predicted_curves(expected, limit_bytes, span_s)]
     plots = tuple((_curve(side, timeline, limit_bytes, span_s, peaks),) for side, timeline in recorded)
     shown = {side.run.number for side, _ in recorded}
     blank = [side.run.number for side in found.sides if side.run.number not in shown]

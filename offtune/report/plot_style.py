@@ -96,10 +96,10 @@ def bar_height_px(bars: int) -> int:
 
 
 def bar_layout(names: Sequence[str], texts: Sequence[str], x_title: str, **changes: Any) -> dict[str, Any]:
-    """Lying bars with a line of text over each: on a phone there is no room for it beside them."""
+    """Lying bars with one or two lines of text over each: on a phone there is no room for it beside them."""
     over = [
         {
-            "text": escape(text),
+            "text": escape(text).replace("\n", "<br>"),
             "x": 0,
             "y": name,
             "xanchor": "left",

@@ -97,6 +97,7 @@ def timeline_plot(
     """One step on an axis of `span_s`, with the predicted `memory`. Raises KeyError for an unmarked step."""
     one = timeline.of_step(step)
     panels = _panels(one, memory)
+    limit = _limit_line(panels, limit_bytes)
     analysis = analyse(timeline, [step])
     data, axes = [], {}
     for number, (label, lines) in enumerate(panels, start=1):
@@ -113,14 +114,19 @@ def timeline_plot(
         layout=layout(
             **axes,
             xaxis=axis("seconds of the step", range=[0, end_s], anchor=_axis_name("y", len(panels))),
-            shapes=[*_shading(one), *_limit_line(panels, limit_bytes)],
+            shapes=[*_shading(one), *limit],
             annotations=_phase_names(one, end_s),
             hovermode="x",
             margin={"l": 56, "r": 12, "t": 24, "b": 48},
         ),
         height_px=_FRAME_PX + _PANEL_PX * len(panels),
-        legend=tuple(
-            key(LINE_SIGNS[dash], color, text) for _, lines in panels for _, (text, color, _, dash) in lines
+        legend=(
+            *(
+                key(LINE_SIGNS[dash], color, text)
+                for _, lines in panels
+                for _, (text, color, _, dash) in lines
+            ),
+            *(key(LINE_SIGNS["solid"], RED, "limit") for _ in limit),
         ),
         table=phase_table(analysis, memory, peaks) if analysis else Table(columns=(), rows=()),
         caption=caption or f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
@@ -213,7 +219,7 @@ def _limit_line(panels: Sequence[Panel], limit_bytes: int | None) -> list[dict[s
         return []
     height = limit_bytes / GB
     return [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
-             "line": {"color": RED, "width": 1.5, "dash": "dash"}}]  # fmt: skip
+             "line": {"color": RED, "width": 1.5}}]  # fmt: skip
 
 
 def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ happens inside a step (`report.step_plots`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +73,8 @@ def progress_plot(summary: Summary) -> Plot | None:
         alt=_progress_alt(summary, shown),
         data=[_best_line(summary, shown), *_run_traces(shown, summary, lambda run: run.number)],
         layout=layout(
-            xaxis=axis("trial", dtick=_tick(len(shown))), yaxis=axis("samples/s", rangemode="tozero")
+            xaxis=axis("trial", dtick=_tick(len(shown)), range=_all_numbers(shown)),
+            yaxis=axis("samples/s", rangemode="tozero"),
         ),
         height_px=320,
         legend=_legend(shown, summary, [key(LINE_SIGNS["solid"], GREEN, "best so far")]),
@@ -95,7 +97,7 @@ def importance_plot(effects: Sequence[KnobEffect], trials: int) -> Plot | None:
         Column(title="trials", right=True),
     )
     bars = list(reversed(effects))
-    texts = [f"{one.name}: {100 * one.importance:.0f} %, {one.direction}" for one in bars]
+    texts = [f"{one.name}: {100 * one.importance:.0f} %\n{one.direction}" for one in bars]
     data = [
         {
             "type": "bar",
@@ -236,9 +238,18 @@ def _progress_alt(summary: Summary, shown: Sequence[Run]) -> str:
     return f"Throughput trial by trial, {len(shown)} in all, {failed} without any. {end}"
 
 
+def _all_numbers(shown: Sequence[Run]) -> list[float]:
+    """From before the first trial to behind the last: a trial -1 is none."""
+    numbers = [run.number for run in shown]
+    pad = 0.5 + 0.02 * len(numbers)
+    return [min(numbers) - min(pad, 0.9), max(numbers) + pad]
+
+
 def _tick(count: int) -> int:
-    """Whole trial numbers, some ten of them."""
-    return max(1, round(count / 10))
+    """Round trial numbers, at most some ten of them."""
+    least = max(1, math.ceil(count / 10))
+    ten: int = 10 ** (len(str(least)) - 1)
+    return next(step * ten for step in (1, 2, 5, 10) if step * ten >= least)
 
 
 def _runs_table(runs: Sequence[Run], summary: Summary) -> Table:

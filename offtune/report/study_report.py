@@ -21,7 +21,7 @@ from offtune.report.summary import Summary, summarise
 from offtune.store import Store
 from offtune.store_standings import briefs
 from offtune.timeline import Timeline
-from offtune.trial import DsConfig, as_dict
+from offtune.trial import DsConfig, Point, as_dict
 
 if TYPE_CHECKING:
     from offtune.report.predicted_step import PredictedStep
@@ -147,14 +147,18 @@ def compared_baseline(summary: Summary) -> Run | None:
     return next(iter((*own, *fastest, *trained)), None)
 
 
-def make_side(title: str, run: Run, timelines: list[Timeline], peaks: Peaks | None = None) -> Side:
-    """One side, with what bounds it where its phases were sampled."""
+def make_side(
+    title: str, run: Run, timelines: list[Timeline], peaks: Peaks | None = None, searched: Point | None = None
+) -> Side:
+    """One side, with what bounds it where its phases were sampled; a person's own file has no knobs but those
+    that were `searched`.
+    """
     analysis = run.result.analysis if run.result else None
     return Side(
         title=title,
         run=run,
         timeline=next(iter(timelines), None),
-        bound=bound(analysis, peaks, run.point) if analysis else None,
+        bound=bound(analysis, peaks, run.point or searched) if analysis else None,
     )
 
 
@@ -174,4 +178,6 @@ def _side(store: Store, summary: Summary, title: str, run: Run) -> Side:
     number = run.number if run.reuse_of is None else run.reuse_of
     original = store.run(summary.study.name, number)
     whole = replace(run, ds_config=original.ds_config, result=original.result)
-    return make_side(title, whole, store.timelines(summary.study.name, number), peaks_of(summary.study))
+    searched = {name: value for other in summary.runs for name, value in other.point.items()}
+    timelines = store.timelines(summary.study.name, number)
+    return make_side(title, whole, timelines, peaks_of(summary.study), searched)

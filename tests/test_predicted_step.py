@@ -102,6 +102,17 @@ def test_of_trials_without_samples_the_predicted_step_is_drawn_all_the_same():
     assert any(getattr(block, "text", "") == NO_CURVE for block in section.blocks)
 
 
+def test_names_of_phases_that_would_run_into_each_other_stand_in_rows():
+    def rows(span_s):
+        plot = timeline_plot("x", "x", make_timeline(), 1, span_s=span_s)
+        names = {name["text"]: name["yshift"] for name in plot.layout["annotations"]}
+        return [names[phase] for phase in ("forward", "backward", "update")], plot.layout["margin"]["t"]
+
+    assert rows(4.0) == ([0, 0, 0], 24)
+    squeezed, top = rows(40.0)
+    assert len(set(squeezed)) == 3 and top == 24 + max(squeezed)
+
+
 def test_a_predicted_curve_has_the_limit_where_it_comes_near_it():
     step = with_predictions(study_report(*sides_of_a_study(), ())).sides[0].predicted
     assert step is not None

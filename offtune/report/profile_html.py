@@ -95,7 +95,14 @@ def _curves(found: Profiled) -> list[WebBlock]:
     return [
         *blocks,
         timeline_plot(
-            "predicted", title, predicted, 0, span_s=span_s, memory=memory, caption=PREDICTED_CAPTION
+            "predicted",
+            title,
+            predicted,
+            0,
+            limit_bytes=limit,
+            span_s=span_s,
+            memory=memory,
+            caption=PREDICTED_CAPTION,
         ),
         Line(text=memory_note(memory, predicted.device), tone="dim"),
     ]

@@ -6,7 +6,7 @@ covered: analysis (`phase_analysis`, `bounds`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -30,7 +30,7 @@ from offtune.report.plot_style import (
     layout,
 )
 from offtune.report.predicted_memory import predicted_peaks, predicted_series
-from offtune.report.sections import Plot
+from offtune.report.sections import Key, Plot
 from offtune.timeline import CORE_GROUPS, LEVELS, Mark, Series, Timeline, cores_key
 from offtune.units import format_bytes, format_seconds
 
@@ -76,10 +76,14 @@ SERIES_NAMES: dict[str, str] = {
 # Of the first groups of cores; more lines in one panel could not be told apart, the table has them all.
 _CORE_COLORS = (ORANGE, GREEN, PURPLE, RED)
 _PANEL_PX = 140
-_FRAME_PX = 74
+_FRAME_PX = 60
 _WIDE = 0.25  # of the step, for the name of a phase to stand over its middle
 _LATE = 0.85  # of the step, from where on a name has no room to run on
 _PANEL_GAP = 0.06  # of the plot's height
+_NAME = 0.2  # of the width, what a phase's name takes on a phone
+_ROW_PX = 14
+_BEFORE_ANCHOR = {"left": 0.0, "center": 0.5, "right": 1.0}  # of a name, what stands before its anchor
+_ON_TOP: dict[str, Any] = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
 
 
 def timeline_plot(
@@ -98,6 +102,9 @@ def timeline_plot(
     one = timeline.of_step(step)
     panels = _panels(one, memory)
     limit = _limit_line(panels, limit_bytes)
+    end_s = span_s or one.steps()[0].end_s
+    names = _phase_names(one, end_s)
+    names_px = _ROW_PX * len({name["yshift"] for name in names})
     analysis = analyse(timeline, [step])
     data, axes = [], {}
     for number, (label, lines) in enumerate(panels, start=1):
@@ -105,7 +112,6 @@ def timeline_plot(
         bottom = 1 - number / len(panels) + (_PANEL_GAP if number < len(panels) else 0)
         axes[_axis_name("yaxis", number)] = axis(label, domain=[bottom, top], rangemode="tozero")
         data += [_line(series, number, style) for series, style in lines]
-    end_s = span_s or one.steps()[0].end_s
     return Plot(
         name=name,
         title=title,
@@ -115,22 +121,21 @@ def timeline_plot(
             **axes,
             xaxis=axis("seconds of the step", range=[0, end_s], anchor=_axis_name("y", len(panels))),
             shapes=[*_shading(one), *limit],
-            annotations=_phase_names(one, end_s),
+            annotations=names,
             hovermode="x",
-            margin={"l": 56, "r": 12, "t": 24, "b": 48},
+            margin={"l": 56, "r": 12, "t": 10 + names_px, "b": 48},
         ),
-        height_px=_FRAME_PX + _PANEL_PX * len(panels),
-        legend=(
-            *(
-                key(LINE_SIGNS[dash], color, text)
-                for _, lines in panels
-                for _, (text, color, _, dash) in lines
-            ),
-            *(key(LINE_SIGNS["solid"], RED, "limit") for _ in limit),
-        ),
+        height_px=_FRAME_PX + names_px + _PANEL_PX * len(panels),
+        legend=(*_legend(panels), *(key(LINE_SIGNS["solid"], RED, "limit") for _ in limit)),
         table=phase_table(analysis, memory, peaks) if analysis else Table(columns=(), rows=()),
         caption=caption or f"Step {step}. Recorded by: {timeline.source or 'unknown'}.",
     )
+
+
+def _legend(panels: Iterable[Panel]) -> Iterator[Key]:
+    for _, lines in panels:
+        for _, (text, color, _, dash) in lines:
+            yield key(LINE_SIGNS[dash], color, text)
 
 
 def _panels(one: Timeline, memory: MemoryPrediction | None) -> list[Panel]:
@@ -223,23 +228,24 @@ def _limit_line(panels: Sequence[Panel], limit_bytes: int | None) -> list[dict[s
 
 
 def _phase_names(timeline: Timeline, end_s: float) -> list[dict[str, Any]]:
-    """The name over each phase, once; a narrow one's starts with it or, near the edge, ends with it."""
+    """The name over each phase, once; a narrow one's starts with it or, near the edge, ends with it.
+
+    A name that would run into another stands a row higher.
+    """
     widest: dict[str, Mark] = {}
     for mark in timeline.marks:
         before = widest.get(mark.name)
         if mark.name in SHADES and (before is None or mark.length_s > before.length_s):
             widest[mark.name] = mark
-    return [
-        {
-            "text": mark.name,
-            **_name_place(mark, end_s),
-            "y": 1,
-            "yref": "paper",
-            "yanchor": "bottom",
-            "showarrow": False,
-        }
-        for mark in widest.values()
-    ]
+    names: list[dict[str, Any]] = []
+    taken_s: list[float] = []  # where the last name of each row ends, from the lowest row
+    for mark in sorted(widest.values(), key=lambda mark: mark.start_s):
+        place = _name_place(mark, end_s)
+        begin_s = place["x"] - _BEFORE_ANCHOR[place["xanchor"]] * _NAME * end_s
+        row = next((row for row, taken in enumerate(taken_s) if taken <= begin_s), len(taken_s))
+        taken_s[row : row + 1] = [begin_s + _NAME * end_s]
+        names.append({"text": mark.name, **place, "yshift": _ROW_PX * row, **_ON_TOP})
+    return names
 
 
 def _name_place(mark: Mark, end_s: float) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def by_itself(point: Point) -> Guess | None:
     return Guess(key=repr(point))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """A trial told: `shares` is used over allowed memory by limit, None for "more than allowed".
 
@@ -73,7 +73,7 @@ class Seen:
     noise_share: float | None = None
     chosen: bool = True
 
-    @property
+    @cached_property
     def feasible(self) -> bool:
         """Whether it trained within every limit."""
         within = all(share is not None and share <= 1.0 for share in self.shares.values())

@@ -86,7 +86,7 @@ def edge(space: Space, seen: Sequence[Seen], guess: Guesser) -> Point | None:
     if best is None:
         return None
     line = _rest(best.point)
-    marks = [_mark(one) for one in seen if _rest(one.point) == line]
+    marks = [_mark(one) for one in seen if _is_on(line, one.point)]
     found = next_resident(tuple(column), marks, lambda: _predicted_rise(column, guess))
     return None if found is None else column[found]
 
@@ -98,6 +98,11 @@ def _mark(one: Seen) -> Mark:
 def _rest(point: Point) -> Point:
     """What tells the line of a point from others: everything but residency and the cut it brings."""
     return {name: value for name, value in point.items() if name not in ON_A_LINE}
+
+
+def _is_on(line: Point, point: Point) -> bool:
+    """Whether the rest of `point` is that line; most points of a long study differ at the first look."""
+    return all(point.get(name) == value for name, value in line.items()) and _rest(point) == line
 
 
 def _predicted_rise(column: dict[int, Point], guess: Guesser) -> float | None:

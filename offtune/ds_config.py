@@ -52,7 +52,7 @@ def build(base: DsConfig, point: Point, facts: Facts, swap_dir: str | None) -> D
     say; a base with keys that DeepSpeed refuses by themselves raises ConfigError.
     """
     plain = _without_auto(base)
-    for sentence in key_problems(plain, facts.deepspeed_version):
+    for sentence in key_problems(plain, facts.deepspeed_version) if plain else ():
         raise ConfigError(sentence, "Correct the base file, or search without it.")
     placement = placement_of(plain, point)
     built = {key: value for key, value in plain.items() if key not in ("bfloat16", "aio")}

@@ -30,8 +30,10 @@ def key_problems(ds_config: DsConfig, version_text: str) -> Iterator[str]:
     """Keys and values that this version of DeepSpeed refuses by themselves, one sentence each."""
     version = parse_version(version_text)
     for path, first_refused in REMOVED.items():
+        if version < first_refused:
+            continue
         place, key = _place(ds_config, path)
-        if version >= first_refused and key in place:
+        if key in place:
             yield f"{path}: DeepSpeed {version_text} refuses this key, which it no longer has; remove it."
     for path in WHOLE_NUMBERS:
         place, key = _place(ds_config, path)

@@ -7,7 +7,7 @@ the small number a sampler sees) and one-line texts about points. Not covered: w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -152,7 +152,10 @@ class Knob:
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is in the domain; true is not 1 here, although Python thinks so."""
-        return isinstance(value, Hashable) and (type(value), value) in self._held
+        try:
+            return (type(value), value) in self._held
+        except TypeError:  # a list, say, is in none
+            return False
 
     @cached_property
     def _held(self) -> frozenset[tuple[type, Any]]:

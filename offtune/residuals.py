@@ -76,35 +76,40 @@ def fit(
     tried = [one for reach in _REACHES for one in _tried(spectra[reach], values, reach, prior)]
     _, reach, noise, variance = max(tried, key=lambda one: one[0])
     noise_variance = max(noise * variance, noise_spread**2)
-    likeness = _likeness(features, rows, rows, reach)
-    root = _root(variance * likeness + noise_variance * np.eye(len(values)))
+    root = _root(variance * spectra[reach].likeness + noise_variance * np.eye(len(values)))
     return Residuals(
         features=features, rows=rows, reach=reach, variance=variance, noise_variance=noise_variance,
         values=values, weights=_solved(root, values), root=root,
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Decomposed:
+    """A likeness among rows, taken apart: every noise costs a division then."""
+
+    likeness: Matrix
+    spectrum: Vector
+    basis: Matrix
+
+
 # Speed and memory are mostly known of the same rows.
 @lru_cache(maxsize=2)
-def _spectra(features: Features, count: int, data: bytes) -> dict[float, tuple[Vector, Matrix]]:
-    """By reach, the likeness among `count` rows taken apart: every noise costs a division then."""
+def _spectra(features: Features, count: int, data: bytes) -> dict[float, _Decomposed]:
+    """By reach, the likeness among `count` rows."""
     rows = np.frombuffer(data, dtype=np.float64).reshape(count, len(features.columns))
-    spectra = {}
-    for reach in _REACHES:
-        spectrum, basis = np.linalg.eigh(_likeness(features, rows, rows, reach))
-        spectra[reach] = (spectrum, basis)
-    return spectra
+    distances = _distances(features, rows, rows)
+    found = {reach: _faded(features, distances, reach) for reach in _REACHES}
+    return {reach: _Decomposed(likeness, *np.linalg.eigh(likeness)) for reach, likeness in found.items()}
 
 
 def _tried(
-    decomposed: tuple[Vector, Matrix], values: Vector, reach: float, prior: float
+    decomposed: _Decomposed, values: Vector, reach: float, prior: float
 ) -> Iterator[tuple[float, float, float, float]]:
     """Log probability (up to a constant), reach, noise and amplitude's variance, for every noise."""
     count = _PRIOR_VALUES + len(values)
-    spectrum, basis = decomposed
-    squares = (basis.T @ values) ** 2
+    squares = (decomposed.basis.T @ values) ** 2
     for noise in _NOISES:
-        total = np.maximum(spectrum, 0.0) + noise
+        total = np.maximum(decomposed.spectrum, 0.0) + noise
         variance = float((prior + np.sum(squares / total)) / count)
         yield -0.5 * (count * math.log(variance) + float(np.sum(np.log(total)))), reach, noise, variance
 
@@ -126,14 +131,23 @@ def _parts(features: Features) -> tuple[float, ...]:
 
 def _likeness(features: Features, one: Matrix, other: Matrix, reach: float) -> Matrix:
     """The sum of the parts, for every pair of rows."""
-    parts = _parts(features)
+    return _faded(features, _distances(features, one, other), reach)
+
+
+def _distances(features: Features, one: Matrix, other: Matrix) -> tuple[Matrix, ...]:
+    """Squared distances of every pair of rows, for each part but the constant one."""
     cuts = (0, features.where, features.main, len(features.columns))
     where, main, minor = (
         _squared_distances(one[:, start:end], other[:, start:end]) for start, end in pairwise(cuts)
     )
-    apart = (where, where + main, where + main + minor, main, minor)
-    result = np.full((len(one), len(other)), parts[0])
-    for part, squared in zip(parts[1:], apart, strict=False):
+    return where, where + main, where + main + minor, main, minor
+
+
+def _faded(features: Features, distances: tuple[Matrix, ...], reach: float) -> Matrix:
+    """The sum of the parts at these distances."""
+    parts = _parts(features)
+    result = np.full(distances[0].shape, parts[0])
+    for part, squared in zip(parts[1:], distances, strict=False):
         result += part * np.exp(-0.5 * squared / reach**2)
     return result
 

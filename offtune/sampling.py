@@ -124,10 +124,10 @@ class Sampling:
     ) -> None:
         self._location = store.location
         self._name = name
-        self._seed = seed
-        self._sampler = sampler
+        self._seed, self._sampler = seed, sampler
         self._strategy = strategy
         self._told: dict[int, Seen] = {}  # what the strategy has read of trials
+        self._asked: Trial | None = None  # the last one, which need not be read again
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         first = self._make_sampler(0)
         with self._trouble():
@@ -141,7 +141,7 @@ class Sampling:
         with self._trouble():
             sampler = self._make_sampler(self._draw_index())
             self._study.sampler = sampler
-            trial = self._study.ask()
+            trial = self._asked = self._study.ask()
             if trial.user_attrs.get(AS_IS):
                 return _fresh(trial), {}
             point = space.suggest(lambda knob: suggested(trial, knob))
@@ -240,8 +240,9 @@ class Sampling:
         return int.from_bytes(digest[:4], "big")
 
     def _trial(self, number: int) -> Trial:
-        # Study.ask gives the same object, but only to the process that asked.
-        return Trial(self._study, self._trial_id(number))
+        if self._asked is not None and self._asked.number == number:
+            return self._asked
+        return Trial(self._study, self._trial_id(number))  # asked for by another process, or earlier
 
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)

@@ -27,15 +27,16 @@ def is_under_way() -> tuple[ColumnElement[bool], ...]:
 
 def is_measured(study: str) -> tuple[ColumnElement[bool], ...]:
     """`records.is_measured` in SQL."""
-    columns = schema.runs.c
-    ended = columns.status.is_not(None) & (columns.status != str(Status.INTERRUPTED))
+    columns, interrupted = schema.runs.c, str(Status.INTERRUPTED)
+    # Not as a range of the status, or SQLite would go through that instead of the index of fingerprints.
+    ended = func.coalesce(columns.status, interrupted) != interrupted
     return (columns.study == study, columns.ran.is_(True), columns.reuse_of.is_(None), ended)
 
 
 def same_training(study: str, fingerprint: str) -> Select[Any]:
     """The measured runs with that fingerprint.
 
-    In no order: for one, SQLite would rather read all rows than use the index of fingerprints.
+    In no order: for one, SQLite would rather go through all runs.
     """
     return select(schema.runs).where(*is_measured(study), schema.runs.c.fingerprint == fingerprint)
 

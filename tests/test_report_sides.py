@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def test_where_the_persons_own_file_wins_page_and_terminal_say_so_in_place_of_a_
     assert "From &#39;your file&#39; to the winner" in change and "<table" not in change
     assert OWN_FILE_WINS in change
     shown = CliRunner().invoke(app, ["show", "--storage", location]).stdout
+    known = json.loads(CliRunner().invoke(app, ["show", "--json", "--storage", location]).stdout)
+    assert known["own_file_wins"] is True and known["compared_with"] == 1
     assert OWN_FILE_WINS in shown and "stage 2' to the winner" not in shown
 
 

@@ -70,7 +70,7 @@ def forecast_lines(found: Forecasts | None) -> list[Block]:
     lines: list[Block] = []
     if found.trials:
         memory, step = _percent(found.memory_error_share), _percent(found.step_error_share)
-        count = f"medians of {found.trials} trials"
+        count = "one trial" if found.trials == 1 else f"medians of {found.trials} trials"
         text = f"Predictions were off by {memory} in memory and {step} in time ({count})."
         lines.append(Line(text=text, tone="dim"))
     if found.not_run:

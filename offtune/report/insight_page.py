@@ -30,6 +30,7 @@ def insight_document(found: StudyReport) -> dict[str, Any]:
     return {
         "knobs": [as_dict(effect) for effect in found.effects],
         "change": [as_dict(change) for change in found.changes],
+        "own_file_wins": found.own_file_wins,
         "compared_with": found.baseline.number if found.baseline else None,
         "bounds": {side.title.lower(): _bound_entry(side.bound) for side in found.sides},
     }

@@ -382,7 +382,7 @@ def test_with_nvme_offload_its_traffic_and_footprint_are_recorded(recorded):
 
 
 def test_a_long_training_takes_its_readings_apart_on_the_way_and_loses_none(recorded, monkeypatch):
-    monkeypatch.setattr("offtune.worker.recorder._MOST_LOOKS", 5)
+    monkeypatch.setattr("offtune.worker.looks._MOST", 5)
     spec, _ = recorded(swap=True)
     (timeline,) = read_timelines(spec.trial_dir)
     resident, read = timeline.find("host_resident_bytes"), timeline.find("nvme_read_bytes_per_s")

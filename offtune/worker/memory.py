@@ -44,12 +44,16 @@ class ResidentReader:
     """Resident memory without file pages: the pages of shared libraries come and go at the kernel's will."""
 
     def __init__(self) -> None:
-        self._statm, self._status = ProcFile("statm"), ProcFile("status")
+        self.statm, self._status = ProcFile("statm"), ProcFile("status")
         self._shared = (b"", 0)  # file-backed pages as statm had them, and bytes of shared memory then
 
     def read(self) -> int:
-        """Bytes now. statm counts shared memory as file-backed; DeepSpeed's /dev/shm buffers are ours."""
-        _, resident, file_backed, _ = self._statm.read().split(None, 3)
+        """Bytes now."""
+        return self.bytes_in(self.statm.read())
+
+    def bytes_in(self, statm: bytes) -> int:
+        """Bytes when statm said this. It has shared memory as file-backed; DeepSpeed's buffers are ours."""
+        _, resident, file_backed, _ = statm.split(None, 3)
         seen, shared_bytes = self._shared
         if file_backed != seen:
             # status takes four times as long to read as all the rest, and says something new only then.
@@ -58,7 +62,7 @@ class ResidentReader:
         return (int(resident) - int(file_backed)) * _PAGE_BYTES + shared_bytes
 
     def close(self) -> None:
-        self._statm.close()
+        self.statm.close()
         self._status.close()
 
 
@@ -111,10 +115,14 @@ class Sampler(threading.Thread):
         """Read once, beside the clock; nobody is told."""
         value = self._read()
         if value is not None:
-            self.peak = value if self.peak is None else max(self.peak, value)
-            self.total += value
-            self.count += 1
+            self.book(value)
         return value
+
+    def book(self, value: float) -> None:
+        """Count a value that somebody else has read."""
+        self.peak = value if self.peak is None else max(self.peak, value)
+        self.total += value
+        self.count += 1
 
     def stop(self) -> None:
         self._over.set()
@@ -127,15 +135,17 @@ class ResidentMemory:
     def __init__(self) -> None:
         trim_heap()
         reset_kernel_peak()
-        reader = ResidentReader()
+        self._reader = reader = ResidentReader()
         self.level_bytes = reader.read()
+        # What the kernel says now, for `looked` to read later: beside a phase nothing may take long.
+        self.look: Callable[[], bytes] = reader.statm.read
         self._sampler = Sampler(reader.read, _RESIDENT_INTERVAL_S)
         self._sampler.start()
 
-    def look(self) -> float:
-        """Take a sample now, beside those by the clock: bytes."""
-        value = self._sampler.sample()
-        assert value is not None
+    def looked(self, seen: bytes) -> float:
+        """Bytes of an earlier `look`, which count for the peak."""
+        value = self._reader.bytes_in(seen)
+        self._sampler.book(value)
         return value
 
     def listen(self, tell: Callable[[float], object] | None) -> None:

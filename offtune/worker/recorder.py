@@ -26,7 +26,8 @@ from offtune.timeline import CORE_GROUPS, SERIES_KEYS, STEP, Mark, Timeline, cor
 from offtune.trial import TrialSpec
 from offtune.worker.allocator import AllocatorMemory
 from offtune.worker.cores import CoreWatch, is_first_here
-from offtune.worker.memory import DriverMemory, LinkTraffic, ProcFile, ResidentMemory, io_bytes_of
+from offtune.worker.looks import Looks
+from offtune.worker.memory import DriverMemory, LinkTraffic, ResidentMemory
 from offtune.worker.parts import PartClock, Turns, watch_parts
 from offtune.worker.phases import Moment, PhaseClock, Timed, do_nothing
 from offtune.worker.readings import Readings, rounded
@@ -56,17 +57,6 @@ _WITH_NVME = ("nvme_read_bytes_per_s", "nvme_write_bytes_per_s", "nvme_footprint
 # takes a millisecond. So both are done in one of so many steps; the first is one, so that the shortest
 # training shows them, too.
 CLOSE_EVERY = 8
-# Together they are one reading, taken apart when training is over: an edge must not take long.
-_MOST_LOOKS = 20_000
-
-
-class _Look(NamedTuple):
-    """What is read at every edge and tick: processor time, resident memory, bytes (read, written)."""
-
-    at_s: float
-    cpu_s: float
-    resident_bytes: float
-    io_bytes: tuple[int, int] | None
 
 
 class _Step(NamedTuple):
@@ -87,14 +77,12 @@ class Recorder:
         self._spec, self._rank, self._gpu = spec, rank, gpu
         self._resident = resident
         self._readings = Readings()
-        self._looks: list[_Look] = []
+        self._looks = Looks(resident, with_io=spec.swap_dir is not None)
         self._steps: list[_Step] = []
         self._marks = 0  # of the steps so far; beyond the most no step is kept
         self._last_edge_s = 0.0
         self.zero_s: float | None = None
         self.allocator = AllocatorMemory() if spec.device == "cuda" else None
-        # By the kernel's accounting of this process: O_DIRECT and page cache alike, of any block device.
-        self._io = ProcFile("io") if spec.swap_dir is not None else None
         self._clock = clock
         self._held: list[tuple[Moment, tuple[int, int]]] = []  # by the allocator, at edges of this step
         self._cores: CoreWatch | None = None
@@ -144,7 +132,7 @@ class Recorder:
     def _between_steps(self, closely: bool) -> None:
         """Read what changes little, and `closely` what takes long to read."""
         now = time.perf_counter()
-        if len(self._looks) > _MOST_LOOKS:
+        if self._looks.are_many:
             self._take_looks_apart()
         self._readings.bound()
         if closely and self._spec.swap_dir is not None:
@@ -152,13 +140,14 @@ class Recorder:
         pinned = pinned_bytes("current") if self._spec.device == "cuda" else None
         if pinned is not None:
             self._readings.value("pinned_bytes", now, pinned)
-        self._look(self._resident.look())
+        self._looks.edge(now)
         if self.allocator is not None:
             self._held.append((now, self.allocator.peaks()))
 
     def end_step(self, phases: Sequence[Timed], step_s: float, ended_s: float) -> None:
         """The step that took `step_s` ended at `ended_s`, with these phases."""
         self._place_held()
+        self._looks.read_edges()
         turns = self._parts.take() if self._parts is not None else None
         if self._parts is not None and self._parts.is_on_top():
             self._parts.release()
@@ -176,6 +165,7 @@ class Recorder:
             return None
         self._between_steps(closely=True)
         self._place_held()
+        self._looks.read_edges()
         self.stop()
         self._take_looks_apart()
         timeline = self._timeline(self.zero_s)
@@ -199,7 +189,7 @@ class Recorder:
         if now - self._last_edge_s < _EDGE_GAP_S:
             return
         self._last_edge_s = now
-        self._look(self._resident.look())
+        self._looks.edge(now)
         if self.allocator is not None:
             self._held.append((self._clock.on_device(), self.allocator.peaks()))
 
@@ -208,25 +198,15 @@ class Recorder:
 
     def _on_resident(self, resident_bytes: float) -> None:
         """By the clock, in the sampling thread."""
-        self._look(resident_bytes)
+        now = time.perf_counter()
+        self._looks.tick(now, resident_bytes)
         if self._cores is not None:
-            self._cores.look(time.perf_counter())
-
-    def _look(self, resident_bytes: float) -> None:
-        io_bytes = io_bytes_of(self._io.read()) if self._io is not None else None
-        self._looks.append(_Look(time.perf_counter(), time.process_time(), resident_bytes, io_bytes))
+            self._cores.look(now)
 
     def _take_looks_apart(self) -> None:
-        looks, self._looks = self._looks, []
-        readings, level_bytes = self._readings, self._resident.level_bytes
-        for look in looks:
-            readings.counter("cpu_busy_share", look.at_s, look.cpu_s, self._spec.threads_per_rank)
-            readings.value("host_resident_bytes", look.at_s, look.resident_bytes)
-            if self._spec.device == "cpu":
-                readings.value("device_used_bytes", look.at_s, max(0.0, look.resident_bytes - level_bytes))
-            if look.io_bytes is not None:
-                readings.counter("nvme_read_bytes_per_s", look.at_s, look.io_bytes[0])
-                readings.counter("nvme_write_bytes_per_s", look.at_s, look.io_bytes[1])
+        # On the CPU accelerator the memory used is the rank's own above its level.
+        level_bytes = self._resident.level_bytes if self._spec.device == "cpu" else None
+        self._looks.take_apart(self._readings, self._spec.threads_per_rank, level_bytes)
 
     def _on_cores(self, group: CoreGroup, at_s: float, busy_s: float) -> None:
         self._readings.counter(cores_key(group.name), at_s, busy_s, len(group.cores))

@@ -34,7 +34,14 @@ def eat_memory() -> None:
 def leave_orphan(trial_dir: str) -> None:
     """A grandchild in a session of its own, which outlives its parent unless it is hunted down."""
     orphan = subprocess.Popen(["sleep", "300"], start_new_session=True)
-    (Path(trial_dir).parent / "orphan.pid").write_text(str(orphan.pid))
+    leave(Path(trial_dir).parent / "orphan.pid", str(orphan.pid))
+
+
+def leave(path: Path, text: str) -> None:
+    """A file that is there as a whole or not at all."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(text)
+    draft.rename(path)
 
 
 def main() -> None:
@@ -45,6 +52,7 @@ def main() -> None:
         time.sleep(300)
     elif what == "ignore_sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        leave(Path(spec.trial_dir).parent / "ignoring", "")
         time.sleep(300)
     elif what.startswith("signal"):
         os.kill(os.getpid(), int(what.split()[1]))

@@ -8,7 +8,7 @@ import psutil
 
 trial_dir, victim = Path(sys.argv[1]), sys.argv[2]
 log = trial_dir / "rank1.log"
-give_up = time.monotonic() + 100
+give_up = time.monotonic() + 500
 while not (log.exists() and "measured step" in log.read_text(errors="replace")):
     if time.monotonic() > give_up:
         sys.exit("rank 1 never trained")

@@ -23,7 +23,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import OperationalError
 
 _ACCOUNT = "postgres"  # the server refuses to run as root
-_START_S = 30.0
+_START_S = 300.0
 _numbers = count()
 
 

@@ -5,22 +5,15 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
+from processes import wait_for
 
-_START_S = 20.0
 _SSHD = Path("/usr/sbin/sshd")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _make_key(path: Path) -> None:
@@ -53,22 +46,20 @@ def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         pytest.skip("no ssh server is installed")
     folder = tmp_path / "ssh"
     folder.mkdir()
-    _write_settings(folder, _free_port())
+    _write_settings(folder, free_port())
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # where sshd shuts itself in before anybody has logged in
     monkeypatch.setenv("PATH", f"{folder}/bin{os.pathsep}{os.environ['PATH']}")
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen([_SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=log)
     try:
-        _wait_for(folder)
+        wait_for(lambda: _answers() or server.poll() is not None)
+        assert _answers(), (folder / "log").read_text()
         yield
     finally:
         server.terminate()
         server.wait()
 
 
-def _wait_for(folder: Path) -> None:
-    give_up = time.monotonic() + _START_S
-    while subprocess.run(["ssh", "127.0.0.2", "true"], check=False, capture_output=True).returncode != 0:
-        assert time.monotonic() < give_up, (folder / "log").read_text()
-        time.sleep(0.1)
+def _answers() -> bool:
+    return subprocess.run(["ssh", "127.0.0.2", "true"], check=False, capture_output=True).returncode == 0

@@ -1,7 +1,9 @@
 """One worker on a study, with a made-up trainer: `python study_worker.py URL SETTINGS`.
 
 SETTINGS is JSON: `host` the machine it pretends to be, `target` trials, `trial_s` seconds each, `log` a file
-to which every trial appends a line of JSON. Ends by printing why the search ended.
+to which every trial appends a line of JSON. From its trial number `hold` on (1 is the first) each lasts until
+the file `release` is there. With `gate`, a folder, it begins once `party` workers have come to it. Ends by
+printing why the search ended.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from processes import wait_for
 from study_samples import LIMITS, measure, small_space, study_record
 
 from offtune import hardware, lock
@@ -33,11 +36,15 @@ class Trainer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.points: dict[int, Any] = {}
+        self.count = 0
 
     def __call__(self, spec: TrialSpec) -> TrialResult:
         started = time.time()
         self.write(spec.number, event="start", at=started)
         time.sleep(self.settings["trial_s"])
+        self.count += 1
+        if self.count >= self.settings.get("hold", sys.maxsize):
+            wait_for(Path(self.settings["release"]).exists)
         self.write(spec.number, event="end", at=time.time())
         return measure(self.points[spec.number])
 
@@ -75,7 +82,15 @@ def work(url: str, settings: dict[str, Any]) -> str:
             search.repair()
             for label, point in BASELINES:
                 study.enqueue(point, "baseline", label)
+        meet(settings)
         return search.run().text
+
+
+def meet(settings: dict[str, Any]) -> None:
+    """Wait for the others at the gate: one that is quick to start would have done all the work alone."""
+    if (gate := settings.get("gate")) is not None:
+        Path(gate, str(os.getpid())).touch()
+        wait_for(lambda: len(list(Path(gate).iterdir())) >= settings["party"])
 
 
 def pretend_to_be(host: str) -> None:

@@ -268,7 +268,7 @@ def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
 def run_offtune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "offtune", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=280, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
 
 

@@ -197,7 +197,7 @@ def _contrast(first: str, second: str) -> float:
 
 def _until(look: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
     """What is seen once it is so: a page draws again some frames after it was asked to."""
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 120
     while not is_so(seen := look()):
         assert time.monotonic() < give_up, seen
         time.sleep(0.05)

@@ -3,14 +3,14 @@
 import dataclasses
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from clock import Clock
 from processes import is_running
 from typer.testing import CliRunner
 
-from offtune import calibrate, calibrated_profile, hardware_profile, ops
+from offtune import calibrate, calibrated_profile, child_lines, hardware_profile, ops
 from offtune.calibrate import Settings
 from offtune.calibration import SECTIONS, Calibration, Figure
 from offtune.cli import app
@@ -24,12 +24,30 @@ CHILD = str(Path(__file__).parent / "fake_calibrate.py")
 
 
 @pytest.fixture
+def late_after(monkeypatch):
+    """Let the time for measuring be up once a figure has come, however long that took."""
+
+    def after(key: str) -> None:
+        seen: list[str] = []
+        read = calibrate._figure
+
+        def reading(event):
+            seen.append(event.get("key"))
+            return read(event)
+
+        monkeypatch.setattr(calibrate, "_figure", reading)
+        monkeypatch.setattr(child_lines, "time", Clock(lambda: key in seen))
+
+    return after
+
+
+@pytest.fixture
 def measure(monkeypatch):
     """Calibrates with the fake child in some mode; ops are there unless told otherwise."""
 
     def run(mode: str, states=None, **settings) -> Calibration:
         monkeypatch.setattr(ops, "prepare", lambda *_: states or {})
-        chosen = Settings(device="cpu", **{"deadline_s": 60.0, **settings})
+        chosen = Settings(device="cpu", **{"deadline_s": 300.0, **settings})
         return calibrate.calibrate(chosen, lambda _: None, (sys.executable, CHILD, mode))
 
     return run
@@ -65,10 +83,9 @@ def test_garbage_on_its_output_is_no_figure(measure):
     assert all(isinstance(figure.key, str) for figure in measure("whole").figures)
 
 
-def test_a_child_that_hangs_is_ended_with_all_it_started_and_what_it_measured_is_kept(measure):
-    began = time.monotonic()
-    found = measure("hang", deadline_s=3.0)
-    assert time.monotonic() - began < 30
+def test_a_child_that_hangs_is_ended_with_all_it_started_and_what_it_measured_is_kept(measure, late_after):
+    late_after("helper")
+    found = measure("hang")
     assert found.figure("host.copy.threads_1").value == 5e9
     assert "time for measuring was up" in found.figure("adam").detail
     assert "CPU Adam" in found.figure("adam").detail
@@ -76,10 +93,9 @@ def test_a_child_that_hangs_is_ended_with_all_it_started_and_what_it_measured_is
     assert not is_running(helper)
 
 
-def test_a_child_that_babbles_without_end_is_ended_too(measure):
-    began = time.monotonic()
-    assert "time for measuring was up" in measure("babble", deadline_s=3.0).figure("adam").detail
-    assert time.monotonic() - began < 30
+def test_a_child_that_babbles_without_end_is_ended_too(measure, late_after):
+    late_after("host.copy.threads_1")
+    assert "time for measuring was up" in measure("babble").figure("adam").detail
 
 
 def test_a_child_that_dies_says_where_and_with_which_words(measure):
@@ -223,9 +239,10 @@ def test_this_machine_is_measured_for_real(tmp_path):
     assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     values = {entry["key"]: entry["value"] for entry in document["figures"]}
-    assert values["matrix.bf16"] > 1e9 and values["host.copy.threads_1"] > 1e8
-    assert values["adam.threads_1"] > 1e6
-    assert 1e-8 < values["launch.operation"] < 1e-3
+    # A factor of a thousand either way would be a wrong unit; less may be a slow or a busy machine.
+    assert 1e8 < values["matrix.bf16"] < 1e16 and 1e7 < values["host.copy.threads_1"] < 1e13
+    assert 1e5 < values["adam.threads_1"] < 1e12
+    assert 1e-8 < values["launch.operation"] < 1e-2
     assert values["h2d.pinned.256MiB"] is None and values["nvme.read"] is None
     assert hardware_profile.load(str(path)).adam_elements_per_s > 1e6
     with Store.open(storage, write=False) as store:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from postgres_server import PostgresServer
+from processes import wait_for
 from sqlalchemy import Engine, create_engine
 from study_samples import LIMITS, result, run, small_space, study_record
 
@@ -54,10 +56,16 @@ def test_a_worker_is_alive_while_its_connection_stands(engine: Engine):
         assert crew.is_alive(crew.owner)
 
 
-def test_a_lost_worker_of_another_host_has_some_time_to_come_back(engine: Engine):
-    with ServerCrew(engine, grace_s=0.3) as crew:
+def test_a_lost_worker_of_another_host_has_some_time_to_come_back(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr("offtune.crew.time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    with ServerCrew(engine, grace_s=30) as crew:
         assert crew.is_alive(stranger())
-        time.sleep(0.4)
+        clock.now_s = 29.0
+        assert crew.is_alive(stranger())
+        clock.now_s = 31.0
         assert not crew.is_alive(stranger())
         with crew_of(engine, stranger()):
             assert crew.is_alive(stranger())
@@ -76,10 +84,7 @@ def test_a_worker_is_back_after_the_server_was_restarted(postgres_server: Postgr
     with ServerCrew(engine, grace_s=0) as crew, crew_of(engine, stranger(), ping_s=0.05) as other:
         postgres_server.stop()
         postgres_server.start()
-        give_up = time.monotonic() + 20
-        while not crew.is_alive(stranger()) and time.monotonic() < give_up:
-            time.sleep(0.05)
-        assert crew.is_alive(other.owner)
+        wait_for(lambda: crew.is_alive(other.owner))
         with crew.turn():
             pass
 
@@ -108,7 +113,7 @@ def test_a_lock_somebody_else_has_is_refused_after_the_wait(engine: Engine):
         started = time.monotonic()
         with pytest.raises(StoreError, match="Study 'x' is being worked on"), ExitStack() as stack:
             stack.enter_context(database.server_lock(engine, "x", "Study 'x'", wait_s=0.2))
-        assert 0.2 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.2
     with database.server_lock(engine, "x", "Study 'x'"):
         pass
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from report_fakes import make_study, rich_study
 from typer.testing import CliRunner
 from web_fakes import write_study
@@ -47,9 +47,7 @@ def test_it_is_served_from_a_copy_and_the_database_stays_as_it_was(tmp_path: Pat
     pytest.importorskip("optuna_dashboard", reason="the optional extra 'dashboard' is not installed")
     location = write_study(tmp_path)
     before = Path(location).read_bytes()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "offtune", "dashboard", "--port", str(port), "--storage", location]
     server = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
@@ -59,17 +57,17 @@ def test_it_is_served_from_a_copy_and_the_database_stays_as_it_was(tmp_path: Pat
         assert len(study["trials"]) > 20
     finally:
         server.terminate()
-        server.wait(120)
+        server.wait(300)
     assert Path(location).read_bytes() == before
     assert server.returncode == 0
 
 
-def _json(url: str, timeout_s: float = 120) -> dict[str, object]:
+def _json(url: str, timeout_s: float = 300) -> dict[str, object]:
     """The document at a local address, once the server has come up."""
     give_up = time.monotonic() + timeout_s
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)  # type: ignore[no-any-return]
         except OSError:
             if time.monotonic() > give_up:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import workload
+from ports import free_port
 from report_fakes import make_run, make_study
 from typer.testing import CliRunner
 
@@ -32,7 +33,7 @@ WITH_AND_WITHOUT_BASE = [
     ("zero2 opt=cpu", None),
     ("zero3 opt=cpu param=cpu", HERE / "data" / "ds_configs" / "trainer.json"),
 ]
-LIMIT_S = 240
+LIMIT_S = 900
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,19 +92,19 @@ def attempt(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess
 
 
 def torchrun(*command: str) -> list[str]:
-    return ["-m", "torch.distributed.run", "--nproc_per_node", "1", "--master_port", free_port(), *command]
+    return [
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "1",
+        "--master_port",
+        str(free_port()),
+        *command,
+    ]
 
 
 def launch(*command: str) -> list[str]:
-    return ["-m", "accelerate.commands.launch", "--main_process_port", free_port(), *command]
-
-
-def free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    return ["-m", "accelerate.commands.launch", "--main_process_port", str(free_port()), *command]
 
 
 def said(stderr: str) -> list[str]:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clock import Clock
 from conftest import workload
-from processes import is_running
+from processes import is_running, wait_for
 
+from offtune import runner
 from offtune.command import parse_command
 from offtune.command_ranks import CommandRanks
 from offtune.recording import read_timelines
@@ -63,8 +65,10 @@ def test_whole_steps_are_measured_without_evaluation_saving_and_logging(trial):
         + """
 engine = start()
 for step in train(engine, 100):
-    time.sleep(1.0)                              # logging
-    engine.save_checkpoint("nowhere")            # a second, too
+    if step == 2:
+        time.sleep(3.0)                          # logging
+        for _ in range(3):
+            engine.save_checkpoint("nowhere")    # a second each
     engine.eval()
     with torch.no_grad():
         for ids in torch.utils.data.DataLoader(torch.zeros(8, 8, dtype=torch.long), batch_size=2):
@@ -74,7 +78,7 @@ for step in train(engine, 100):
     )
     assert result.status is Status.OK, result.reason + result.log_tail
     assert len(result.step_s) == 3
-    assert all(0.04 <= seconds < 0.9 for seconds in result.step_s), result.step_s
+    assert all(0.04 <= seconds < 3.0 for seconds in result.step_s), result.step_s
     assert all(loss is not None for loss in result.losses)
     assert result.samples_per_s == pytest.approx(4 / sorted(result.step_s)[1])
     assert result.tokens_per_s == pytest.approx(8 * result.samples_per_s)
@@ -130,7 +134,7 @@ for ids in torch.utils.data.DataLoader(Slow(), batch_size=2):
 """
     )
     assert result.status is Status.OK, result.reason
-    assert all(0.44 <= seconds < 2.0 for seconds in result.step_s), result.step_s
+    assert all(seconds >= 0.44 for seconds in result.step_s), result.step_s
 
 
 CRASHED, INVALID = Status.CRASHED, Status.INVALID
@@ -193,12 +197,13 @@ def test_nothing_heavy_is_imported_before_the_script_asks_for_it(trial, tmp_path
     assert not {"torch", "offtune", "pydantic", "deepspeed"} & set(loaded)
 
 
-def test_at_the_deadline_no_process_is_left_not_even_one_that_hides(trial, tmp_path):
+def test_at_the_deadline_no_process_is_left_not_even_one_that_hides(trial, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "time", Clock((tmp_path / "pid").exists))
     spec, result = trial(
         "import subprocess, time\n"
-        f"child = subprocess.Popen(['setsid', 'sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 300 & wait'])\n"
-        "time.sleep(300)",
-        deadline_s=2.0,
+        f"hidden = 'echo $$ > {tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/pid; sleep 300 & wait'\n"
+        "child = subprocess.Popen(['setsid', 'sh', '-c', hidden])\n"
+        "time.sleep(300)"
     )
     assert result.status is Status.TIMEOUT
     pid = int((tmp_path / "pid").read_text())
@@ -215,10 +220,10 @@ def test_when_offtune_is_killed_the_script_ends_too(tmp_path, make_spec, monkeyp
     if pid == 0:
         CommandRanks(spec, Path(spec.trial_dir) / "spec.json")
         time.sleep(300)
-    wait_until(lambda: list(Path(spec.trial_dir).glob("seen/loaded-*")))
+    wait_for(lambda: list(Path(spec.trial_dir).glob("seen/loaded-*")))
     os.kill(pid, 9)
     os.waitpid(pid, 0)
-    wait_until(lambda: marked(spec) == [])
+    wait_for(lambda: marked(spec) == [])
 
 
 def marked(spec):
@@ -230,10 +235,3 @@ def marked(spec):
         except OSError:
             continue
     return [pid for pid in found if pid != os.getpid()]
-
-
-def wait_until(condition, timeout_s=15):
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)

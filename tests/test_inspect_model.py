@@ -24,7 +24,7 @@ print(json.dumps([outcome(config) for config in json.load(sys.stdin)]))
 
 
 def run(command: list[str], text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], input=text, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, *command], input=text, capture_output=True, text=True, timeout=600)
 
 
 def test_presets_have_the_sizes_they_claim_and_wrong_configurations_say_why() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import workload
+from processes import PATIENCE_S, wait_for
 from ssh_server import ssh_server
 
 from offtune import ds_config, multinode, ops
@@ -30,6 +31,8 @@ from offtune.worker.rank import Place, environment
 
 __all__ = ["ssh_server"]
 TWO = "127.0.0.1 slots=1\n127.0.0.2 slots=1\n"
+# Launchers, keepers and ranks all import torch, on whatever cores there are: half a minute here.
+DEADLINE_S = 2 * PATIENCE_S
 
 
 @pytest.fixture
@@ -212,7 +215,7 @@ def make_trial(make_spec) -> Callable[..., TrialSpec]:
     facts = Facts(workload=work, device="cpu", parameter_numels=(4096 * 256,) * 2, nvme_dir=None,
                   ops=frozenset(names), deepspeed_version="0.19.8")  # fmt: skip
     config = ds_config.build({}, {"placement": "zero2", "micro_batch": 1}, facts, None)
-    return lambda **changes: make_spec(config, workload=work, ops=names, deadline_s=120.0, **changes)
+    return lambda **changes: make_spec(config, workload=work, ops=names, deadline_s=DEADLINE_S, **changes)
 
 
 def no_ssh_commands(hostfile: Path, spec_path: Path) -> list[list[str]]:
@@ -241,7 +244,7 @@ def assert_two_ranks_trained(spec: TrialSpec, result: Any) -> None:
     reports = [json.loads((Path(spec.trial_dir) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     used = [report["memory"]["used_device_bytes"] for report in reports]
     assert result.memory.used_device_bytes == max(used)
-    assert family(spec.trial_dir) == []
+    wait_for(lambda: not family(spec.trial_dir))
 
 
 @pytest.mark.train
@@ -274,7 +277,7 @@ def test_a_search_over_two_nodes_and_its_resume(hostfile: Path):
     for arguments, measured in ((("search", *options), 1), (("resume", "--trials", "2", "--json"), 2)):
         done = subprocess.run(
             [sys.executable, "-m", "offtune", *arguments], cwd=hostfile.parent, capture_output=True,
-            text=True, timeout=280, check=False,
+            text=True, timeout=900, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "2 ranks answered from 1 hosts through pdsh" in done.stderr
@@ -301,11 +304,9 @@ def test_one_dead_rank_ends_the_trial_on_all_nodes(make_trial, hostfile: Path, v
     killer = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("kill_rank.py"), spec.trial_dir, victim]
     )
-    started = time.monotonic()
     result = run_trial(spec, launch_on(nodes_of(hostfile)), "cold")
     assert killer.wait() == 0
-    assert result.status is Status.CRASHED, result.reason
-    assert time.monotonic() - started < 110, "it only ended at its deadline"
+    assert result.status is Status.CRASHED, result.reason  # at its deadline it would be too slow
     if victim == "rank":
         assert result.exit_codes[1] == -signal.SIGKILL
-    assert family(spec.trial_dir) == []
+    wait_for(lambda: not family(spec.trial_dir))

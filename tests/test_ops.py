@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import is_running
+from clock import Clock
+from processes import is_running, wait_for
 
 from offtune import installed, op_build, op_cache, ops, toolchain
 from offtune.errors import OfftuneError
@@ -246,25 +247,28 @@ for op in ops:
 
 
 def test_a_hanging_build_is_killed_with_its_compilers_at_the_deadline(
-    said: list[str], tmp_path: Path, cache: Path
+    said: list[str], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_lock(cache, "fused_adam").unlink()
+    lock = make_lock(cache, "fused_adam")
+    lock.unlink()
     body = f"""
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-compiler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+compiler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 report(ops[0])
-open({str(tmp_path / "pid")!r}, "w").write(str(compiler.pid))
-lock = open({str(cache / "fused_adam" / "lock")!r}, "w")
-time.sleep(60)
+with open({str(tmp_path / "pid")!r}, "w") as file:
+    file.write(str(compiler.pid))
+lock = open({str(lock)!r}, "w")
+time.sleep(600)
 """
-    started = time.monotonic()
-    states = ops.prepare(["cpu_adam", "fused_adam"], "cpu", said.append, deadline_s=2.0, command=child(body))
-    assert time.monotonic() - started < 10
+    # The deadline passes when the second op is being built.
+    monkeypatch.setattr(op_build, "time", Clock(lambda: lock.exists() and "fused_adam" in " ".join(said)))
+    states = ops.prepare(["cpu_adam", "fused_adam"], "cpu", said.append, command=child(body))
     assert states["cpu_adam"].state == "ready"
     assert states["fused_adam"].state == "failed"
     assert "deadline" in states["fused_adam"].error
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    compiler = int((tmp_path / "pid").read_text())
+    wait_for(lambda: not is_running(compiler))
     assert op_cache.all_locks() == ()
 
 
@@ -328,12 +332,23 @@ def test_a_builder_that_gets_in_between_is_named_while_our_child_waits(
 ) -> None:
     lock = cache / "cpu_adam" / "lock"
 
+    seen = cache / "seen"
+
     def say(line: str) -> None:
         if not said:
             holding(make_lock(cache, "cpu_adam"))
         said.append(line)
+        if "waiting for python" in line:
+            seen.touch()
 
-    body = f"time.sleep(1.0); os.remove({str(lock)!r}); report(ops[0])"
+    # The other one is in the way until it was named, or for a minute.
+    body = f"""
+give_up = time.monotonic() + 60
+while not os.path.exists({str(seen)!r}) and time.monotonic() < give_up:
+    time.sleep(0.05)
+os.remove({str(lock)!r})
+report(ops[0])
+"""
     ops.prepare(["cpu_adam"], "cpu", say, command=child(body))
     assert any("waiting for python" in line for line in said)
 

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from disks import is_in_memory
+from ports import free_port
 
 pytestmark = pytest.mark.train
 
@@ -35,8 +37,6 @@ ACCELERATE = (
     str(EXAMPLES / "accelerate_loop.py"), "--micro-batch", "{micro_batch}", "--output", "{trial_dir}/out",
 )  # fmt: skip
 TORCHRUN = (str(BIN / "torchrun"), "--standalone", "--nproc_per_node", "1")
-# A file for the rendezvous would do, but the launcher wants a port; one that no other test uses.
-TWO_RANKS = (str(BIN / "deepspeed"), "--master_port", "29781", "--num_gpus", "2")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def offtune(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "offtune", *arguments],
-            cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
 
     return run
@@ -67,7 +67,9 @@ def test_a_plain_loop_started_by_python_is_tuned_exported_and_verified(offtune, 
     assert first["predicted"] is None  # how long its samples are is only known after it
     assert second["predicted"]["samples_per_s"] > 0
     assert document["predictions"]["trials"] == 1
-    assert document["predictions"]["memory_error_share"] < 0.3
+    off_share = abs(second["predicted"]["used_device_bytes"] / second["used_device_bytes"] - 1)
+    assert document["predictions"]["memory_error_share"] == pytest.approx(off_share)
+    assert off_share < 0.5  # what a process needs besides its tensors is the machine's affair
     assert any("llama family" in note for note in document["notes"])
     exported = offtune("export", "-o", "ds_config.json", "--verify", "--json")
     assert exported.returncode == 0, exported.stderr
@@ -95,7 +97,9 @@ def test_a_loop_with_accelerate_is_tuned_in_a_scratch_directory(offtune, tmp_pat
 
 
 def test_two_ranks_of_the_deepspeed_launcher_are_measured_together(offtune):
-    document = tuned(offtune("search", *QUICK, "--trials", "1", "--", *TWO_RANKS, *PLAIN))
+    # A file for the rendezvous would do, but the launcher wants a port.
+    launcher = (str(BIN / "deepspeed"), "--master_port", str(free_port()), "--num_gpus", "2")
+    document = tuned(offtune("search", *QUICK, "--trials", "1", "--", *launcher, *PLAIN))
     assert document["best"]["ds_config"]["train_batch_size"] == 16
     assert document["best"]["used_host_bytes"] > 1.5 * document["best"]["used_device_bytes"]
 
@@ -118,7 +122,7 @@ def test_nvme_offload_in_a_script_of_ones_own_writes_to_disk_and_leaves_nothing(
     shown = offtune("show", "--trial", "0", "--json")
     result = json.loads(shown.stdout)["result"]
     traffic, analysis = result["traffic"], result["analysis"]
-    assert traffic["nvme_write_bytes"] > 0 or traffic["nvme_reason"], traffic
+    assert traffic["nvme_write_bytes"] > 0 or is_in_memory(swap), traffic
     summed = sum(phase["seconds"] for phase in analysis["phases"])
     assert summed == pytest.approx(analysis["step_s"], rel=0.03)
     parts = {part["name"] for part in analysis["parts"]}
@@ -155,7 +159,8 @@ def test_a_trainers_file_with_auto_is_filled_by_its_own_arguments_and_model(offt
     document = tuned(offtune(*search, "--", sys.executable, *HF, *own))
     assert document["trials"][0]["label"] == "your file"
     assert {trial["start"] for trial in document["trials"]} == {"warm"}
-    best = document["best"]["ds_config"]
-    assert best["optimizer"]["params"]["weight_decay"] == 0.02
-    assert best["zero_optimization"]["reduce_bucket_size"] == 128 * 128
-    assert best["scheduler"]["params"]["total_num_steps"] == 192
+    for trial in document["trials"]:  # whichever of them is the best
+        config = json.loads(offtune("export", "--trial", str(trial["number"])).stdout)
+        assert config["optimizer"]["params"]["weight_decay"] == 0.02
+        assert config["zero_optimization"]["reduce_bucket_size"] == 128 * 128
+        assert config["scheduler"]["params"]["total_num_steps"] == 192

@@ -15,6 +15,7 @@ from typing import Any
 import optuna
 import pytest
 from postgres_server import PostgresServer
+from processes import PATIENCE_S, wait_for
 
 from offtune.records import Run, is_measured
 from offtune.store import Store
@@ -23,6 +24,7 @@ from offtune.trial import Status, TrialResult
 HERE = Path(__file__).parent
 Span = tuple[float, float]
 Start = Callable[..., "subprocess.Popen[str]"]
+Together = Callable[..., "list[subprocess.Popen[str]]"]
 
 
 @pytest.fixture
@@ -36,7 +38,9 @@ def start(postgres: str, log: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def go(host: str, *, target: int = 12, trial_s: float = 0.2, **more: Any) -> subprocess.Popen[str]:
-        settings = {"host": host, "target": target, "trial_s": trial_s, "log": str(log), **more}
+        release = str(log.with_name("release"))
+        settings = {"host": host, "target": target, "trial_s": trial_s, "log": str(log), "release": release}
+        settings |= more
         paths = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
             [sys.executable, str(HERE / "study_worker.py"), postgres, json.dumps(settings)],
@@ -52,7 +56,19 @@ def start(postgres: str, log: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def finish(*workers: subprocess.Popen[str], timeout_s: float = 120) -> list[str]:
+@pytest.fixture
+def together(tmp_path: Path, start: Start) -> Together:
+    """Starts workers on several hosts that begin at the same moment, however long each took to load."""
+    gate = tmp_path / "gate"
+    gate.mkdir()
+
+    def go(*hosts: str, **more: Any) -> list[subprocess.Popen[str]]:
+        return [start(host, gate=str(gate), party=len(hosts), **more) for host in hosts]
+
+    return go
+
+
+def finish(*workers: subprocess.Popen[str], timeout_s: float = PATIENCE_S) -> list[str]:
     """Wait for the workers; what each said last."""
     said = []
     for worker in workers:
@@ -64,15 +80,6 @@ def finish(*workers: subprocess.Popen[str], timeout_s: float = 120) -> list[str]
 
 def trained(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 def runs_of(url: str) -> list[Run]:
@@ -96,8 +103,10 @@ def intervals(log: Path) -> list[Span]:
     return sorted((each["start"], each["end"]) for each in times.values() if "end" in each)
 
 
-def test_two_machines_reach_one_target_and_no_trial_is_run_twice(postgres: str, log: Path, start: Start):
-    said = finish(start("one"), start("two"))
+def test_two_machines_reach_one_target_and_no_trial_is_run_twice(
+    postgres: str, log: Path, together: Together
+):
+    said = finish(*together("one", "two"))
     assert said == ["12 trials measured, as asked."] * 2
     starts = [line for line in trained(log) if line["event"] == "start"]
     numbers = [line["number"] for line in starts]
@@ -113,13 +122,15 @@ def test_two_machines_reach_one_target_and_no_trial_is_run_twice(postgres: str, 
 
 
 def test_machines_of_their_own_train_side_by_side(log: Path, start: Start):
-    finish(start("one", trial_s=0.5), start("two", trial_s=0.5))
-    spans = intervals(log)
-    assert any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+    workers = start("one", target=2, hold=1), start("two", target=2, hold=1)
+    wait_for(lambda: len(trained(log)) == 2)
+    assert intervals(log) == [], "both train, and neither has ended"
+    log.with_name("release").touch()
+    finish(*workers)
 
 
-def test_workers_on_the_processors_of_one_host_take_turns(log: Path, start: Start):
-    finish(start("same", target=8), start("same", target=8))
+def test_workers_on_the_processors_of_one_host_take_turns(log: Path, together: Together):
+    finish(*together("same", "same", target=8))
     spans = intervals(log)
     assert len(spans) == 8
     assert all(later[0] >= earlier[1] for earlier, later in pairwise(spans))
@@ -127,7 +138,7 @@ def test_workers_on_the_processors_of_one_host_take_turns(log: Path, start: Star
 
 
 def test_the_trial_of_a_killed_worker_is_taken_over(postgres: str, log: Path, start: Start):
-    victim = start("real", trial_s=30, pretend=False)
+    victim = start("real", hold=1, pretend=False)
     wait_for(lambda: trained(log))
     survivor = start("real", target=4, pretend=False)
     victim.kill()
@@ -144,11 +155,12 @@ def test_the_trial_of_a_killed_worker_is_taken_over(postgres: str, log: Path, st
 def test_a_result_that_was_taken_over_is_not_kept_and_the_worker_goes_on(
     postgres: str, log: Path, start: Start
 ):
-    worker = start("one", target=2, trial_s=1.5)
+    worker = start("one", target=2, hold=1)
     (first,) = wait_for(lambda: trained(log))
     lost = TrialResult(status=Status.INTERRUPTED, reason="taken over by a test")
     with Store.open(postgres, write=True) as store:
         store.finish_run("study-1", first["number"], lost)
+    log.with_name("release").touch()
     assert finish(worker) == ["2 trials measured, as asked."]
     runs = runs_of(postgres)
     assert runs[0].result == lost
@@ -161,22 +173,24 @@ def test_a_restart_of_the_server_costs_no_trial(
 ):
     if postgres_server.folder is None:
         pytest.skip("the server of OFFTUNE_TEST_POSTGRES is not ours to restart")
-    workers = start("one", target=4, trial_s=3), start("two", target=4, trial_s=3)
+    workers = start("one", target=4, hold=1), start("two", target=4, hold=1)
     wait_for(lambda: len(trained(log)) == 2)
-    time.sleep(0.5)
     postgres_server.stop()
     time.sleep(1)
     postgres_server.start()
+    log.with_name("release").touch()
     assert finish(*workers) == ["4 trials measured, as asked."] * 2
     assert len([run for run in runs_of(postgres) if run.status is Status.INTERRUPTED]) == 0
     assert_nothing_left(postgres)
 
 
-def test_the_last_trial_is_waited_for_and_taken_over(postgres: str, log: Path, start: Start):
-    victim = start("real", target=2, trial_s=1.5, pretend=False)
+def test_the_last_trial_is_waited_for_and_taken_over(
+    postgres: str, log: Path, start: Start, together: Together
+):
+    victim = start("real", target=2, hold=2, pretend=False)
     wait_for(lambda: len(trained(log)) == 3)  # the second trial, which is the last, has begun
-    waiting = start("other", target=2)
-    time.sleep(1)
+    (waiting,) = together("other", target=2)
+    wait_for(lambda: list(log.with_name("gate").iterdir()))
     survivor = start("real", target=2, pretend=False)
     victim.kill()
     victim.wait()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from processes import PATIENCE_S, stop_when, wait_for
 
 from offtune import scratch
 from offtune.errors import OfftuneError
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.train
 
 OFFTUNE = (sys.executable, "-m", "offtune")
 QUICK = ("--no-finals", "--steps", "2", "--warmup-steps", "1", "--seq-len", "64", "--global-batch", "4")
-TARGET = 9
+TARGET = 7
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -56,35 +56,34 @@ def runs_of(url: str) -> list[Run]:
         return []
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 180) -> Any:
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
-
-
 def under_way(url: str, pid: int) -> list[Run]:
-    """The trial this process runs now."""
-    return [run for run in runs_of(url) if run.status is None and run.owner and run.owner.pid == pid]
+    """The trial this process runs now; beyond its turn, for which the others would wait."""
+    own = [run for run in runs_of(url) if run.status is None and run.owner and run.owner.pid == pid]
+    return [run for run in own if run.trial_dir and is_training(Path(run.trial_dir))]
+
+
+def is_training(trial_dir: Path) -> bool:
+    return (trial_dir / "spec.json").exists() and not (trial_dir / "result.json").exists()
 
 
 def test_two_resumes_share_a_study_and_one_of_them_is_killed(postgres: str, start: Start, tmp_path: Path):
     search = start("search", "search", "--budget", "2GB", "--trials", "1", *QUICK)
-    assert search.wait(timeout=180) == 0, (tmp_path / "search.log").read_text()
+    assert search.wait(timeout=900) == 0, (tmp_path / "search.log").read_text()
     resume = ("resume", "study-1", "--trials", str(TARGET), "--json")
-    first, second = start("first", *resume), start("second", *resume)
-    wait_for(lambda: under_way(postgres, second.pid))
-    (lost,) = wait_for(lambda: under_way(postgres, first.pid))
+    second = start("second", *resume)
+    stop_when(second, lambda: under_way(postgres, second.pid))  # or it had done all before the other began
+    first = start("first", *resume)
+    wait_for(lambda: "Other workers in this database: 1" in (tmp_path / "first.log").read_text())
+    second.send_signal(signal.SIGCONT)
+    (lost,) = stop_when(first, lambda: under_way(postgres, first.pid))
     family = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.wait()
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert alive == [], "a killed worker's trial must not outlive it"
     third = start("third", *resume)
     for name, worker in (("second", second), ("third", third)):
-        output, _ = worker.communicate(timeout=240)
+        output, _ = worker.communicate(timeout=900)
         talk = (tmp_path / f"{name}.log").read_text()
         assert worker.returncode == 0, talk
         assert json.loads(output)["measured"] == TARGET, talk
@@ -110,11 +109,11 @@ def check_runs(runs: list[Run], lost: Run) -> None:
 
 def test_a_worker_on_a_machine_of_another_kind_is_refused(postgres: str, start: Start, tmp_path: Path):
     first = start("first", "search", "--budget", "2GB", "--trials", "1", "--space", "ladder", *QUICK)
-    assert first.wait(timeout=180) == 0, (tmp_path / "first.log").read_text()
+    assert first.wait(timeout=900) == 0, (tmp_path / "first.log").read_text()
     with Store.open(postgres, write=True) as store, store._engine.begin() as connection:
         settings = json.loads(connection.exec_driver_sql("SELECT settings FROM offtune_studies").scalar_one())
         settings["machine"]["cores"] = "1000"
         connection.exec_driver_sql("UPDATE offtune_studies SET settings = %s", (json.dumps(settings),))
     other = start("other", "resume", "study-1", "--trials", "2")
-    assert other.wait(timeout=60) == 2
+    assert other.wait(timeout=PATIENCE_S) == 2
     assert "cores: 1000 then" in (tmp_path / "other.log").read_text()

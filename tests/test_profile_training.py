@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from disks import is_in_memory
 from typer.testing import CliRunner
 
 from offtune.cli import app
@@ -52,7 +53,7 @@ def test_an_nvme_run_adds_up_and_leaves_nothing_behind(here):
     assert "nvme_read_bytes_per_s" in parts["update.nvme_read"]
     total = sum(phase["seconds"] for phase in phases.values())
     assert total == pytest.approx(mean(found["result"]["step_s"]), rel=PHASES_WITHIN)
-    if _has_disk(found):
+    if not is_in_memory(disk):
         checks = {(one["phase"], one["path"]): one["difference_share"] for one in found["traffic_checks"]}
         for place in (("step", "NVMe read"), ("step", "NVMe write"), ("update", "NVMe read")):
             assert abs(checks[place]) <= NVME_WITHIN, (place, checks)
@@ -65,11 +66,6 @@ def test_an_nvme_run_adds_up_and_leaves_nothing_behind(here):
     assert "Measured: step" in (here / "page.html").read_text()
     assert list(disk.iterdir()) == [], "swap files are removed"
     assert not list(here.glob("offtune-*/profile*/*")), "and so is the run's own folder"
-
-
-def _has_disk(found) -> bool:
-    """tmpfs has no I/O to count: there the bytes are 0, and nothing is to be compared."""
-    return any(one["measured_bytes"] for one in found["traffic_checks"])
 
 
 def test_a_command_of_ones_own_is_looked_at_closely_too(here):

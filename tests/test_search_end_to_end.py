@@ -4,14 +4,15 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from processes import kill_all
+from processes import PATIENCE_S, kill_all, stop_when
 
 from offtune import scratch
 from offtune.store import Store
@@ -29,7 +30,7 @@ QUICK = ("--no-finals", "--steps", "2", "--warmup-steps", "1", "--seq-len", "64"
 def offtune(tmp_path):
     """Run offtune in a folder of its own; returns the finished process."""
 
-    def run(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*OFFTUNE, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -65,15 +66,6 @@ def start(tmp_path):
 def runs_of(folder: Path, study: str = "study-1") -> list[Any]:
     with Store.open(str(folder / "studies.db"), write=False) as store:
         return store.runs(study)
-
-
-def wait_for(condition, timeout_s: float = 120) -> Any:
-    give_up = time.monotonic() + timeout_s
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it did not happen in time")
 
 
 def assert_no_leftovers(runs: Iterable[Any]) -> None:
@@ -124,11 +116,19 @@ def check_document(document: dict[str, Any], trials: int) -> None:
         assert {"number", "samples_per_s", "point", "effective_ratio", "seconds"} <= set(trial)
         if trial["status"] == "ok":
             assert trial["used_device_bytes"] <= document["budget_bytes"]
-    assert best["samples_per_s"] == max(t["samples_per_s"] for t in document["trials"] if t["status"] == "ok")
+    assert best["trial"] == fastest(document["trials"])
     assert [baseline["label"] for baseline in document["baselines"]][:2] == [
         "stage 2",
         "stage 2 + optimizer offload",
     ]
+
+
+def fastest(trials: Iterable[dict[str, Any]]) -> int:
+    """The number of the fastest; one whose steps drifted, as on a busy machine, only where all did."""
+    trained = [trial for trial in trials if trial["status"] == "ok" and trial["reuse_of"] is None]
+    steady = [trial for trial in trained if not trial["unsafe"]] or trained
+    number: int = max(steady, key=lambda trial: trial["samples_per_s"])["number"]
+    return number
 
 
 def check_listing(offtune, document: dict[str, Any]) -> None:
@@ -151,7 +151,9 @@ def check_export(offtune, folder: Path, document: dict[str, Any]) -> None:
     verification = json.loads(done.stdout)["verification"]
     assert verification["status"] == "ok"
     assert verification["device_memory_ratio"] == pytest.approx(1.0, abs=0.3)
-    assert verification["throughput_ratio"] > 0.2
+    # How fast it is now is the machine's affair; that the two are held against each other is ours.
+    now, then = verification["samples_per_s"], document["best"]["samples_per_s"]
+    assert verification["throughput_ratio"] == pytest.approx(now / then) and now > 0
     again = offtune("export", "-o", "ds_config.json")
     assert again.returncode == 2
     assert "--force" in again.stderr
@@ -159,11 +161,13 @@ def check_export(offtune, folder: Path, document: dict[str, Any]) -> None:
 
 
 def check_other_budget(offtune, document: dict[str, Any]) -> None:
-    """The best trial under half the winner's memory more is another, or the same; never one above it."""
-    used = sorted(trial["used_device_bytes"] for trial in document["trials"] if trial["status"] == "ok")
-    done = offtune("export", "--budget", f"{used[2]}B", "--json")
+    """Under what some of the trials used, the fastest of these is exported, whichever that is."""
+    trained = [trial for trial in document["trials"] if trial["status"] == "ok"]
+    budget = sorted(trial["used_device_bytes"] for trial in trained)[len(trained) // 2]
+    done = offtune("export", "--budget", f"{budget}B", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["used_device_bytes"] <= used[2]
+    fitting = [trial for trial in trained if trial["used_device_bytes"] <= budget]
+    assert json.loads(done.stdout)["trial"] == fastest(fitting)
     assert offtune("export", "--budget", "1MB").returncode == 3
 
 
@@ -199,12 +203,12 @@ def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(
     offtune, start, tmp_path, victim
 ):
     search = start("search", "--budget", "2GB", "--trials", "5", "--space", "ladder", *QUICK)
-    wait_for(trial_under_way(tmp_path, at_least_finished=2))
+    stop_when(search, trial_under_way(tmp_path, at_least_finished=2))
     before = [run for run in runs_of(tmp_path) if run.status is not None]
     family = psutil.Process(search.pid).children(recursive=True)
     kill_all([*(family if victim == "all" else []), psutil.Process(search.pid)])
     search.wait()
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert alive == [], "the trial's processes must not outlive offtune"
     done = offtune("resume", "--json")
     assert done.returncode == 0, done.stderr
@@ -218,9 +222,10 @@ def test_kill_9_in_the_middle_of_a_trial_then_resume_finishes_the_same_study(
 
 def test_ctrl_c_keeps_the_study_prints_the_resume_command_and_ends_with_130(offtune, start, tmp_path):
     search = start("search", "--budget", "2GB", "--trials", "4", "--space", "ladder", *QUICK)
-    wait_for(trial_under_way(tmp_path, at_least_finished=1))
+    stop_when(search, trial_under_way(tmp_path, at_least_finished=1))
     search.send_signal(signal.SIGINT)
-    assert search.wait(timeout=120) == 130
+    search.send_signal(signal.SIGCONT)
+    assert search.wait(timeout=PATIENCE_S) == 130
     assert "offtune resume study-1" in (tmp_path / "stderr.log").read_text()
     assert "Traceback" not in (tmp_path / "stderr.log").read_text()
     assert all(run.status is not None for run in runs_of(tmp_path))
@@ -231,20 +236,27 @@ def test_ctrl_c_keeps_the_study_prints_the_resume_command_and_ends_with_130(offt
 
 def test_a_second_offtune_on_the_same_study_is_refused_by_name(offtune, start, tmp_path):
     search = start("search", "--budget", "2GB", "--trials", "4", "--space", "ladder", *QUICK)
-    wait_for(trial_under_way(tmp_path, at_least_finished=1))
-    search.send_signal(signal.SIGSTOP)  # or it may have ended before the second one looks
+    stop_when(search, trial_under_way(tmp_path, at_least_finished=1))
     second = offtune("resume", "study-1")
     search.send_signal(signal.SIGCONT)
     assert second.returncode == 1
     assert f"process {search.pid}" in second.stderr
     assert "Traceback" not in second.stderr
-    assert search.wait(timeout=120) == 0
+    assert search.wait(timeout=PATIENCE_S) == 0
 
 
-def test_time_is_up_after_the_trial_under_way(offtune):
-    done = offtune("search", "--budget", "2GB", "--time", "0.1s", "--space", "ladder", "--json", *QUICK)
+def test_time_is_up_after_the_trial_under_way(offtune, tmp_path):
+    """However many trials that are: the last began before the time was up, and came to its end."""
+    limit_s = 4
+    done = offtune(
+        "search", "--budget", "2GB", "--time", f"{limit_s}s", "--space", "ladder", "--json", *QUICK
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["measured"] == 1
+    document = json.loads(done.stdout)
+    assert document["ended"]["kind"] == "time"
+    assert {trial["status"] for trial in document["trials"]} == {"ok"}
+    began = [datetime.fromisoformat(run.started_at) for run in runs_of(tmp_path)]
+    assert (began[-1] - began[0]).total_seconds() < limit_s
 
 
 def test_a_trial_timeout_is_a_status_not_an_end(offtune):
@@ -300,28 +312,42 @@ def test_a_dry_run_resolves_everything_and_runs_nothing(offtune, tmp_path):
     assert "placement" in page.stdout
 
 
-def test_a_full_disk_is_one_message_and_no_finished_trial_is_lost(offtune, tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1400k", "tmpfs", str(disk)], check=False
-        ).returncode
-        != 0
-    ):
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, small enough to be filled."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small disk needs root")
-    try:
-        done = offtune("search", "--budget", "2GB", "--trials", "40", "--space", "ladder",
-                       "--storage", str(disk / "studies.db"), *QUICK)  # fmt: skip
-        assert done.returncode == 1, done.stderr
-        assert "Traceback" not in done.stderr
-        assert "full" in done.stderr
-        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
-        with Store.open(str(disk / "studies.db"), write=False) as store:
-            finished = [run for run in store.runs("study-1") if run.status is not None]
-        target = str(len(finished) + 2)
-        again = offtune("resume", "--trials", target, "--storage", str(disk / "studies.db"), "--json")
-        assert again.returncode == 0, again.stderr
-        assert json.loads(again.stdout)["measured"] == int(target)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    yield folder
+    # Lazily: of a test that failed, the search may still be there.
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_message_and_no_finished_trial_is_lost(offtune, start, disk, tmp_path):
+    storage = ("--storage", str(disk / "studies.db"))
+    search = start("search", "--budget", "2GB", "--trials", "40", "--space", "ladder", *storage, *QUICK)
+    stop_when(search, trial_under_way(disk, at_least_finished=1))
+    fill(disk / "ballast")
+    search.send_signal(signal.SIGCONT)
+    assert search.wait(timeout=900) == 1
+    said = (tmp_path / "stderr.log").read_text()
+    assert "Traceback" not in said
+    assert "full" in said
+    (disk / "ballast").unlink()
+    finished = [run for run in runs_of(disk) if run.status is not None]
+    assert finished
+    target = str(len(finished) + 2)
+    again = offtune("resume", "--trials", target, *storage, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["measured"] == int(target)
+    after = {run.number: run for run in runs_of(disk)}
+    assert [after[run.number].result for run in finished] == [run.result for run in finished]
+
+
+def fill(path: Path) -> None:
+    """Take all the room there is on the file system of this file."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:  # ENOSPC
+        while True:
+            file.write(bytes(4096))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from study_samples import result, run, start_python, study_record
 from timeline_fakes import make_timeline
 
@@ -296,7 +296,7 @@ def test_two_processes_write_two_studies_of_one_fresh_file_at_once(tmp_path: Pat
     writers = [start_python(WRITER, str(path), name) for name in ("a", "b")]
     for writer in writers:
         with writer:
-            assert writer.wait(timeout=120) == 0
+            assert writer.wait(timeout=300) == 0
     with Store.open(str(path), write=False) as store:
         assert (store.measured_count("a"), store.measured_count("b")) == (25, 25)
 
@@ -318,16 +318,18 @@ def test_lookups_use_an_index(store: Store) -> None:
         assert "SEARCH runs USING INDEX" in str(plan)
 
 
-def test_a_thousand_runs_are_listed_in_a_moment(store: Store) -> None:
+def test_a_thousand_runs_are_listed_in_as_few_queries_as_one(store: Store) -> None:
+    """None for each of them; what that takes is measured in benchmarks/, on a machine that is quiet."""
     template = rows.run_row(replace(run(0), result=TrialResult(status=Status.OK), status=Status.OK))
     with store._engine.begin() as connection:
         columns = ", ".join(template)
         holes = ", ".join("?" * len(template))
         many = [tuple({**template, "number": number}.values()) for number in range(1000)]
         connection.exec_driver_sql(f"INSERT INTO runs ({columns}) VALUES ({holes})", many)
-    start = time.perf_counter()
+    asked: list[str] = []
+    event.listen(store._engine, "before_cursor_execute", lambda *about: asked.append(about[2]))
     assert len(store.runs("study-1")) == 1000
-    assert time.perf_counter() - start < 5
+    assert 0 < len(asked) < 10, asked
 
 
 def test_an_analysis_does_not_mix_its_figures_with_those_of_the_trial(store: Store) -> None:

@@ -416,7 +416,7 @@ def killed(tmp_path: Path) -> Path:
     path = tmp_path / "killed" / "studies.db"
     path.parent.mkdir()
     with start_python(WRITE_AND_DIE, str(path)) as process:
-        process.wait(timeout=60)
+        process.wait(timeout=300)
     assert path.with_name("studies.db-wal").stat().st_size > 0
     return path
 

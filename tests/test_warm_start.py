@@ -106,8 +106,8 @@ ENDINGS = {
     "an exception": "def load():\n    raise ValueError('no data')\nload()",
     "a syntax error": "x = (",
     "a thread and a handler": (
-        "import atexit, threading, time\natexit.register(print, 'handler')\n"
-        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main')"
+        "import atexit, threading\natexit.register(print, 'handler')\nsaid = threading.Event()\n"
+        "threading.Thread(target=lambda: (said.wait(), print('thread'))).start()\nprint('main')\nsaid.set()"
     ),
     "a spawned process": (
         "import multiprocessing\ndef double(x):\n    return 2 * x\n"
@@ -161,7 +161,8 @@ def test_a_script_trains_alike_whatever_ran_before_and_as_when_started_cold(make
     (tmp_path / "late.py").write_text(LATE)
     cold = runner(make("late.py", *PLAIN[1:]))
     assert (cold.status, cold.start) == (Status.OK, "cold"), cold.reason + cold.log_tail
-    assert cold.losses == first.losses
+    # Two threads add up in another order than one; what is learned is the same.
+    assert cold.losses == pytest.approx(first.losses, abs=1e-3)
     assert len(said) == 1
     assert "OMP_NUM_THREADS" in said[0]
     assert runner.server is None

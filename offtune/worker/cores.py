@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from offtune.core_groups import CoreGroup, CoreTimes
 
-# The kernel counts in ticks of 10 ms: nearer readings would tell of ticks and not of cores.
-_INTERVAL_S = 0.05
+# The kernel counts in ticks of 10 ms: nearer readings would tell of ticks and not of cores. And with cold
+# caches a reading takes 0.1 ms on two cores: twice as often, it would be half of what recording costs.
+_INTERVAL_S = 0.1
 # Of the time of one core: reading grows with the machine, 11 µs on two cores and about 1 ms on hundreds.
 _MOST_SHARE = 0.005
 

@@ -51,8 +51,7 @@ def main() -> int:
     options = _options()
     asked = Options(budget="4GB", model=options.model, nvme_path=options.nvme_path, device=options.device,
                     gpus=options.gpus, warmup_steps=_WARMUP_STEPS, steps=options.steps)  # fmt: skip
-    placements = PLACEMENTS[:1] if options.quick else PLACEMENTS
-    placements += (NVME_PLACEMENT,) if options.nvme_path else ()
+    placements = options.placements
     config = resolve(asked, hardware.detect())
     space = load_space("nvme" if options.nvme_path else "ladder")
     prepared = prepare.prepare(config, space, lambda text: print(text, file=sys.stderr))
@@ -82,10 +81,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, help="ranks")
     parser.add_argument("--nvme-path", help="a folder on the device to offload to")
     parser.add_argument("-o", "--output", type=Path, help="write the dated sheet here")
+    parser.add_argument(
+        "--placement", action="append", dest="placements", metavar="TEXT", help="only that one"
+    )
     options = parser.parse_args()
+    if options.placements is None:
+        options.placements = [*PLACEMENTS, *([NVME_PLACEMENT] if options.nvme_path else [])]
     options.load = host.load_per_core()  # of the last minute; above a tenth the figures scatter
     if options.quick:
-        options.seconds, options.pairs = _QUICK_SECONDS, 2
+        options.seconds, options.pairs, options.placements = _QUICK_SECONDS, 2, options.placements[:1]
     return options
 
 

@@ -17,6 +17,7 @@ from conftest import workload
 from offtune.phase_analysis import StepAnalysis
 from offtune.recording import read_timelines
 from offtune.timeline import CORE_GROUPS, OTHER, STEP, cores_key
+from offtune.worker.looks import Looks
 from offtune.worker.memory import ResidentMemory, ResidentReader, io_bytes_of
 from offtune.worker.parts import PartClock, watch_parts
 from offtune.worker.phases import PhaseClock
@@ -226,6 +227,22 @@ def test_the_kernels_accounting_is_read_from_its_text():
     there = Path("/proc/self/io").read_bytes()
     by_name = dict(line.split(b": ") for line in there.splitlines())
     assert io_bytes_of(there) == (int(by_name[b"read_bytes"]), int(by_name[b"write_bytes"]))
+
+
+def test_bytes_moved_are_read_at_each_edge_and_at_some_ticks_memory_at_all():
+    resident = ResidentMemory()
+    looks, readings = Looks(resident, with_io=True), Readings()
+    for at_s in range(9):
+        looks.tick(float(at_s), 5.0)
+    looks.edge(10.0)
+    looks.edge(11.0)
+    looks.read_edges()
+    looks.take_apart(readings, threads=1, level_bytes=None)
+    resident.stop()
+    found = {one.key: one for one in readings.series(0.0)}
+    assert len(found["host_resident_bytes"].times_s) == 11
+    # Counted at the fourth and the eighth tick and at both edges; a rate reaches from one count to the next.
+    assert found["nvme_read_bytes_per_s"].times_s == (7.0, 10.0, 11.0)
 
 
 def test_shared_memory_counts_as_soon_as_it_is_there_and_files_do_not(tmp_path):

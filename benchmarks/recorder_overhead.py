@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -172,7 +173,7 @@ def _sheet(found: Mapping[str, Pairs], options: argparse.Namespace, prepared: pr
     lines = [
         "# What recording costs",
         "",
-        f"    python {' '.join([f'benchmarks/{Path(sys.argv[0]).name}', *_shown_arguments()])}",
+        f"    python {shlex.join([f'benchmarks/{Path(sys.argv[0]).name}', *_shown_arguments()])}",
         "",
         *_ABOUT.splitlines(),
         "",

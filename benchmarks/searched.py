@@ -98,7 +98,7 @@ def measure_again(ready: prepare.Prepared, runs: Sequence[Run]) -> list[float | 
     """
     speeds: dict[int, list[float]] = {name: [] for name in range(len(runs))}
     for number in range(1, ROUNDS + 1):
-        for name in rotated(tuple(speeds), number):
+        for name in rotated(tuple(speeds), number) if speeds else ():
             found = _confirmed(ready, runs[name])
             if found is None:
                 del speeds[name]

@@ -66,7 +66,7 @@ def every_point(space: Space) -> Iterator[Point]:
 
 def unique(points: Iterable[Point]) -> list[Point]:
     """Each point once, in the order of first appearance; true and 1 stay apart."""
-    return list({repr(point): point for point in points}.values())
+    return list(others(points, set()))
 
 
 def others(points: Iterable[Point], known: set[str]) -> Iterator[Point]:

@@ -136,7 +136,7 @@ def stand_in(ranking: Sequence[Run], plan: Plan, repeats: Iterable[Repeat]) -> R
     over = {each.run for each in repeats if each.finals == plan.finals and each.status is Status.OVER_BUDGET}
     least = min((_used_bytes(run) for run in ranking if run.number in over), default=math.inf)
     new = [run for run in ranking if run.number not in plan.contenders]
-    return next(iter(sorted(new, key=lambda run: _used_bytes(run) >= least)), None)
+    return min(new, key=lambda run: _used_bytes(run) >= least, default=None)
 
 
 def _fault(repeat: Repeat) -> str:

@@ -133,7 +133,7 @@ def test_a_file_without_knobs_hears_of_all_and_a_search_without_a_fitting_one_is
     found = one_phase("update", device="cpu", cpu_busy_share=0.9)
     assert bound(found, PEAKS, {}).knobs == bound(found, PEAKS).knobs == KNOBS_FOR["update", "CPU optimizer"]
     other = bound(found, PEAKS, {"pin_memory": True})
-    assert other.knobs == () and step_sentences(other)[-1] == "No knob that was searched acts on it."
+    assert other.knobs == () and step_sentences(other)[-1] == "No knob that can be turned here acts on it."
 
 
 def test_every_phase_of_a_recording_gets_an_answer_with_evidence() -> None:

@@ -6,12 +6,13 @@ import html
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import chromium
 import pytest
+
+from offtune.report.difference import key_changes
 
 pytestmark = pytest.mark.train
 
@@ -70,27 +71,14 @@ def test_the_page_tells_every_key_in_which_the_two_exported_files_differ(
     label = next(trial["label"] for trial in shown["trials"] if trial["number"] == other)
     change = page.partition('<section id="change"')[2].partition("</section>")[0]
     assert f"From '{label}' to the winner" in change
-    after, before = (
-        dict(flat(json.loads(offtune(folder, "export", *which)))) for which in ((), ("--trial", str(other)))
-    )
-    differing = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    before, after = (json.loads(offtune(folder, "export", *which)) for which in (("--trial", str(other)), ()))
+    differing = {(one.key, one.before, one.after) for one in key_changes(before, after)}
+    told = {(one["key"], one["before"], one["after"]) for one in shown["change"]}
     assert winner != other and differing
-    told = {one["key"]: (one["before"], one["after"]) for one in shown["change"]}
-    assert {key: told.get(key) for key in differing} == {
-        key: (before.get(key, ""), after.get(key, "")) for key in differing
-    }
-    for key, (was, now) in told.items():
+    assert differing <= told
+    for key, was, now in told:
         for cell in (key, f"- {was}" if was else "", f"+ {now}" if now else ""):
             assert f">{cell}</td>" in change, cell
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and their values as JSON."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value)
 
 
 @pytest.mark.skipif(chromium.why_not() is not None, reason=str(chromium.why_not()))

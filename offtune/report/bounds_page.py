@@ -18,7 +18,7 @@ AT_BEST = (
     "The busiest resource of each phase, and what the phase would take at best if that took no time: an "
     "estimate from the shares, not a prediction."
 )
-_NO_KNOB = "No knob that was searched acts on it."
+_NO_KNOB = "No knob that can be turned here acts on it."
 NOT_SAMPLED = "Memory and traffic by phase were not sampled in this run, so what bounds it is not known."
 
 

@@ -3,14 +3,14 @@
     python benchmarks/search_speed.py [--budget 190MB] [--rounds N] [--most FACTOR] [--quick] [-o FILE]
 
 Both search the default space for the default model of this machine, in turns, each in a process of its own:
-ours until it converges; the other with every trial in new processes, no predictions and no end of its own,
-so that its end is put where it first held something as good (the fastest that had fitted by then), as if one
-knew. What is as good is not left to the single trials that found it: our winner and what the other held are
-trained again in turn, each as long as a winner is confirmed, and as good is what fits there and is as fast,
-less 3 % (what repeats differ by on a calm machine). Both are compared whole, each with finals of its own, and
-without them. The other searches for `--most` times ours; where it has not got there by then, that time is a
-lower bound. Exit 1 where it is less than 4 times slower. Run it on a quiet machine: trials scatter with
-whatever else runs. Three rounds take some 25 times as long as one of ours.
+ours until it converges; the other with every trial in new processes, which start as any script does, no
+predictions and no end of its own, so that its end is put where it first held something as good (the fastest
+that had fitted by then), as if one knew. What is as good is not left to the single trials that found it: our
+winner and what the other held are trained again in turn, each as long as a winner is confirmed, and as good
+is what fits there and is as fast, less 3 % (what repeats differ by on a calm machine). Both are compared
+whole, each with finals of its own, and without them. The other searches for `--most` times ours; where it has
+not got there by then, that time is a lower bound. Exit 1 where it is less than 4 times slower. Run it on a
+quiet machine: trials scatter with whatever else runs. Three rounds take some 25 times as long as one of ours.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import plain_rank
 from searched import COLD, ROUNDS, Searched, measure_again, search, speed
 
 from offtune import hardware, prepare
@@ -154,7 +155,8 @@ _SHEET = """# A whole search, in wall time
 
 Measured on {today} by `python benchmarks/search_speed.py {command}`,
 on the CPU accelerator where there is no GPU: `offtune search` against cold trials with plain TPE, to the same
-quality. Seconds are of the search and of its finals; speeds are those of {again} confirmations, in turn.
+quality. Cold trials start as any script does, without what offtune does to start its own sooner. Seconds are
+of the search and of its finals; speeds are those of {again} confirmations, in turn.
 
 | seed | ours | speed | TPE, until as good | its speed at last | of trials | times slower | without finals |
 |---|---|---|---|---|---|---|---|
@@ -165,11 +167,12 @@ Median of whole searches: {factor} times (goal {goal:g}).
 
 
 def _as_cold(arguments: list[str]) -> None:
-    """offtune's command line, every trial started in new processes."""
+    """offtune's command line, every trial started as a script of its own."""
     from offtune import cli, prepare
+    from offtune.launch import ColdRanks
     from offtune.runner import TrialRunner
 
-    prepare.TrialRunner = partial(TrialRunner, warm=False)
+    prepare.TrialRunner = partial(TrialRunner, launch=partial(ColdRanks, program=plain_rank.PROGRAM))
     sys.argv = ["offtune", *arguments]
     cli.main()
 

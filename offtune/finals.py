@@ -15,8 +15,7 @@ from statistics import median
 from offtune import scratch, winner
 from offtune.config import RunConfig
 from offtune.devices import free_gpus
-from offtune.finals_notes import keep, kept
-from offtune.knobs import describe
+from offtune.finals_notes import keep, kept, line, opening
 from offtune.lock import Owner
 from offtune.records import SIMPLER_LABEL, Limits, Run, best_run, is_baseline, is_measured, rank
 from offtune.repeats import Outcome, Plan, Repeat
@@ -25,7 +24,6 @@ from offtune.space import Space
 from offtune.store_standings import briefs
 from offtune.trial import Status, TrialResult, TrialSpec
 from offtune.trial_length import CONFIRMATION_STEPS, REPEAT_STEPS, confirmation_rule, repeat_rule
-from offtune.units import format_rate
 
 # Of the trial's deadline: a confirmation that runs into it would speak against the wrong thing.
 _DEADLINE_SHARE = 0.5
@@ -58,7 +56,7 @@ class Finals:
         before = kept(self.search.store, self._study, Outcome)
         if before is not None and before.plan == plan and before.confirmed_steps is not None:
             return before
-        self._say(_opening(plan))
+        self._say(opening(plan))
         self._play(plan)
         plan = self._confirm(plan)
         outcome = self._outcome(plan)
@@ -103,7 +101,8 @@ class Finals:
             return None
         simple = self._simplified(before)
         ranking = self._ranking()
-        names = [run.number for run in winner.contenders(ranking, self.own_label, self._defaults)]
+        found = winner.contenders(ranking, self.own_label, self._defaults, self.limits)
+        names = [run.number for run in found]
         simple = simple if simple in names else None
         baseline = winner.best_baseline(ranking, self.own_label)
         earlier = kept(self.search.store, self._study, Plan)
@@ -131,17 +130,29 @@ class Finals:
         return found.number if found.reuse_of is None else found.reuse_of
 
     def _play(self, plan: Plan) -> None:
+        self._try_tight(plan)
         for number in range(1, winner.MOST_ROUNDS + 1):
             names = self._names(plan)
             if len(names) < 2 or winner.is_decided(self._rounds(plan), names):
                 return
-            done = {each.run for each in self._repeats() if _is_part(each, plan, number)}
+            done = {each.run for each in self._repeats() if each.is_part_of(plan.finals, number)}
             for name in winner.rotated(names, number):
                 if name in done:
                     continue
                 if self._time_is_up():
                     return
                 self._repeat(self._spec(name), plan, name, number)
+
+    def _try_tight(self, plan: Plan) -> None:
+        """Train the fastest longer first where it leaves little room: rounds with what fails are lost."""
+        while True:
+            names = self._names(plan)
+            lead = next((run for run in self._ranking() if run.number in names), None)
+            if lead is None or not winner.is_tight(lead, self.limits) or self._time_is_up():
+                return
+            if self._confirmation(plan, lead.number) is not None:
+                return
+            self._repeat(self._longer_spec(lead.number), plan, lead.number, 0)
 
     def _confirm(self, plan: Plan) -> Plan:
         """Train the winner longer; where it does not hold the next one is chosen, and trained longer."""
@@ -195,7 +206,7 @@ class Finals:
     def _confirmation(self, plan: Plan, name: int | None) -> TrialResult | None:
         """The longer run of a contender, where it was made to its end and held."""
         for each in self._repeats():
-            if _is_part(each, plan, 0) and each.run == name and each.status is Status.OK:
+            if each.is_part_of(plan.finals, 0) and each.run == name and each.status is Status.OK:
                 return each.result
         return None
 
@@ -216,7 +227,7 @@ class Finals:
             self._finish(repeat, _STOPPED)
             raise search.stopped() from None
         result = self._finish(repeat, search.judge(run, result))
-        self._say(_line(repeat, run, result))
+        self._say(line(repeat, run, result))
 
     def _finish(self, repeat: Repeat, result: TrialResult) -> TrialResult:
         with self.search.crew.turn():
@@ -231,7 +242,7 @@ class Finals:
         return replace(spec, steps=steps, stop=repeat_rule(spec.stop, steps))
 
     def _longer_spec(self, name: int) -> TrialSpec:
-        """Of the same batches, all of full length, at the same limits; only a drift ends it early."""
+        """Of the same batches, all of full length, at the same limits; ended where it does not hold."""
         spec = self._spec(name)
         result = self.search.store.run(self._study, name).result
         step_s = median(result.step_s) if result and result.step_s else 0.0
@@ -276,24 +287,3 @@ class Finals:
     def _say(self, text: str) -> None:
         if text:
             self.search.watcher.note(text)
-
-
-def _is_part(repeat: Repeat, plan: Plan, number: int) -> bool:
-    """Whether a repeat belongs to that round of these finals and came to an end of its own."""
-    ended = repeat.status not in (None, Status.INTERRUPTED)
-    return ended and (repeat.finals, repeat.round) == (plan.finals, number)
-
-
-def _opening(plan: Plan) -> str:
-    if len(plan.contenders) < 2:
-        return ""
-    names = ", ".join(f"#{name}" for name in plan.contenders)
-    return f"Finals: {names} are trained again in turn, until a difference or a tie is clear."
-
-
-def _line(repeat: Repeat, run: Run, result: TrialResult) -> str:
-    """One repeat in one line."""
-    where = f"round {repeat.round}" if repeat.round else f"{len(result.step_s)} steps"
-    speed = format_rate(result.samples_per_s) if result.status is Status.OK else str(result.status)
-    what = run.label if run.origin == "baseline" else describe(run.point, {})
-    return f"  {where:<8} #{run.number:<4} {speed:>18}  {what}"

@@ -36,6 +36,11 @@ class Repeat:
     swap_dir: str | None = None
     token: str = ""
 
+    def is_part_of(self, finals: int, round_: int) -> bool:
+        """Whether it belongs to that round of those finals and came to an end of its own."""
+        ended = self.status not in (None, Status.INTERRUPTED)
+        return ended and (self.finals, self.round) == (finals, round_)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

@@ -18,7 +18,7 @@ DsConfig = dict[str, Any]
 Point = dict[str, Any]
 DeviceKind = Literal["cpu", "cuda"]
 Precision = Literal["bf16", "fp16", "fp32"]
-Stopped = Literal["tight", "worse", "drift", "most", ""]
+Stopped = Literal["tight", "worse", "over", "drift", "most", ""]
 T = TypeVar("T")
 
 
@@ -103,12 +103,14 @@ class StopRule:
     """When a trial has measured enough: its step time is known to within `accuracy_share`, either side.
 
     Not before `least_steps`, unless many micro-steps say more. With `best_step_s`, the upper end of what the
-    best so far takes, also once it is certainly slower than that.
+    best so far takes, also once it is certainly slower than that. `over_steps` are enough for a trial that
+    has used more memory than it may.
     """
 
     accuracy_share: float
     least_steps: int = 2
     best_step_s: float | None = None
+    over_steps: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

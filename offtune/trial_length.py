@@ -39,17 +39,23 @@ def rule_for(rule: StopRule | None, most: int, *, is_baseline: bool, best: Run |
     """Longer for what others are held against, shorter for what is certainly slower than the best."""
     if rule is None:
         return None
-    if is_baseline:
-        return replace(rule, least_steps=min(BASELINE_STEPS, most))
     known = best.result.step_interval_s if best is not None and best.result is not None else None
-    return replace(rule, best_step_s=known[1] if known else None)
+    rule = replace(rule, best_step_s=known[1] if known else None)
+    if not is_baseline:
+        return rule
+    least = min(BASELINE_STEPS, most)
+    # While nothing fits, a baseline over the budget is what losses are compared with.
+    return replace(rule, least_steps=least, over_steps=least if best is None else rule.over_steps)
 
 
 def repeat_rule(rule: StopRule | None, most: int) -> StopRule | None:
-    """For a trial that is made again: its speed, whatever the best is."""
-    return rule and replace(rule, least_steps=min(REPEAT_STEPS, most), best_step_s=None)
+    """For a trial that is made again: its speed, whatever the best is, while it holds."""
+    return rule and replace(rule, least_steps=min(REPEAT_STEPS, most), best_step_s=None, over_steps=1)
 
 
 def confirmation_rule(most: int) -> StopRule:
-    """Only a drift ends a confirmation; or the script, where it has made as much as a trial by then."""
-    return StopRule(accuracy_share=0.0, least_steps=min(REPEAT_STEPS, most))
+    """Only that it does not hold ends a confirmation: it drifts, or uses more memory than it may.
+
+    Or the script, where it has made as much as a trial by then.
+    """
+    return StopRule(accuracy_share=0.0, least_steps=min(REPEAT_STEPS, most), over_steps=1)

@@ -20,6 +20,8 @@ from offtune.trial import Point, Status
 # measured within it of the best may well be the best.
 NEAR_SHARE = 0.05
 _MOST_CONTENDERS = 3
+# Nine of ten longer runs use at most so much more memory than the trial did (llama-5m, CPU accelerator).
+_ROOM_SHARE = 0.02
 # Contenders nearer than this are equal: no choice between them is worth a stranger configuration.
 TIE_SHARE = 0.02
 # A tie is seen where the whole interval of a ratio lies this near to 1; on a calm machine repeats scatter by
@@ -37,7 +39,7 @@ _KEPT = frozenset({"placement", "micro_batch", "sub_groups", "resident_sixteenth
 _MAKES_ROOM = frozenset({CHECKPOINTING})
 
 
-def contenders(ranking: Sequence[Run], own_label: str, defaults: Point) -> tuple[Run, ...]:
+def contenders(ranking: Sequence[Run], own_label: str, defaults: Point, limits: Limits) -> tuple[Run, ...]:
     """Who is trained again, three at most: the fastest, its simplest rival, the best baseline.
 
     `ranking` is as `records.rank` has it. Runs that drift take part only where nothing steady fits. Where the
@@ -46,7 +48,8 @@ def contenders(ranking: Sequence[Run], own_label: str, defaults: Point) -> tuple
     steady = [run for run in ranking if not (run.result and run.result.unsafe)] or list(ranking[:1])
     found = [run for run in steady if not is_baseline(run)]
     baseline = best_baseline(ranking, own_label)
-    simplest = _simplest_rival([run for run in steady if run is not baseline or run is steady[0]], defaults)
+    rivals = [run for run in steady if run is not baseline or run is steady[0]]
+    simplest = _simplest_rival(rivals, defaults, limits)
     picked: list[Run] = []
     for run in (*steady[:1], *simplest, *found[:1], *([baseline] if baseline else [])):
         if run not in picked:
@@ -57,13 +60,21 @@ def contenders(ranking: Sequence[Run], own_label: str, defaults: Point) -> tuple
     return tuple(run for run in picked if run not in simplest)
 
 
-def _simplest_rival(steady: Sequence[Run], defaults: Point) -> list[Run]:
-    """Of those within noise of the fastest the one with the fewest strange knobs, the faster of two."""
+def _simplest_rival(steady: Sequence[Run], defaults: Point, limits: Limits) -> list[Run]:
+    """Of those within noise of the fastest the one with the fewest strange knobs, the faster of two.
+
+    Those that leave little room come last: they may not hold in a longer run.
+    """
     if not steady:
         return []
     enough = (1 - NEAR_SHARE) * _speed(steady[0])
     near = [run for run in steady[1:] if _speed(run) >= enough]
-    return sorted(near, key=lambda run: complexity(run, defaults)[0])[:1]
+    return sorted(near, key=lambda run: (is_tight(run, limits), complexity(run, defaults)[0]))[:1]
+
+
+def is_tight(run: Run, limits: Limits) -> bool:
+    """Whether a longer run may well use more device memory than it may."""
+    return _used_bytes(run) > (1 - _ROOM_SHARE) * limits.device_bytes
 
 
 def best_baseline(ranking: Sequence[Run], own_label: str) -> Run | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_fakes import make_run
 from search_fakes import MACHINE, fitted_space, made_up, open_search
 from typer.testing import CliRunner
 
@@ -25,8 +26,8 @@ from offtune.report.document import document
 from offtune.report.finals_text import ratio_text
 from offtune.report.result_page import verdict_blocks
 from offtune.report.summary import summarise
-from offtune.trial import Status, TrialResult, TrialSpec
-from offtune.trial_length import CONFIRMATION_STEPS
+from offtune.trial import Status, StopRule, TrialResult, TrialSpec
+from offtune.trial_length import CONFIRMATION_STEPS, confirmation_rule, repeat_rule, rule_for
 
 LIMITS = Limits(device_bytes=10**9)
 
@@ -160,6 +161,21 @@ def test_the_next_best_that_holds_is_the_winner_where_no_contender_does(hold) ->
     assert finals.run() == outcome
 
 
+def test_the_fastest_is_trained_longer_first_where_it_leaves_little_room(hold) -> None:
+    def runner(spec: TrialSpec) -> TrialResult:
+        fast = spec.ds_config["train_micro_batch_size_per_gpu"] >= 4
+        used = LIMITS.device_bytes * (99 if fast else 50) // 100
+        if fast and spec.steps == CONFIRMATION_STEPS:
+            return made_up(1.0, used=used + 10**8, status=Status.OVER_BUDGET)
+        return made_up(by_micro(spec.ds_config), used=used)
+
+    finals, outcome = hold(runner, trials=12)
+    assert outcome is not None and outcome.winner is not None and outcome.rejected
+    assert repeats(finals)[0].kind == "confirmation" and repeats(finals)[0].status is Status.OVER_BUDGET
+    rejected = {each.run for each in outcome.rejected}
+    assert not any(each.run in rejected for each in repeats(finals) if each.kind == "repeat")
+
+
 def test_where_none_holds_there_is_an_end(hold) -> None:
     def runner(spec: TrialSpec) -> TrialResult:
         if spec.steps == CONFIRMATION_STEPS:
@@ -255,6 +271,18 @@ def test_how_long_a_trial_measures_is_said_once() -> None:
     assert wrong.exit_code == 2 and "Write it like 2%" in wrong.stderr
     assert resolve(Options(budget="1GB", steps=3), MACHINE).accuracy_share is None
     assert resolve(Options(budget="1GB", accuracy="5%"), MACHINE).accuracy_share == 0.05
+
+
+def test_what_is_over_the_budget_is_measured_briefly_but_while_nothing_fits() -> None:
+    rule = StopRule(accuracy_share=0.02)
+    run = make_run(0, samples_per_s=8.0)
+    best = replace(run, result=replace(run.result, step_interval_s=(0.9, 1.1)))
+    first = rule_for(rule, 8, is_baseline=True, best=None)
+    later = rule_for(rule, 8, is_baseline=True, best=best)
+    assert (first.least_steps, first.over_steps, first.best_step_s) == (5, 5, None)
+    assert (later.least_steps, later.over_steps, later.best_step_s) == (5, 2, 1.1)
+    assert rule_for(rule, 8, is_baseline=False, best=best).over_steps == 2
+    assert repeat_rule(later, 3).over_steps == confirmation_rule(3).over_steps == 1
 
 
 class OneOther(Alone):

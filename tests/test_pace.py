@@ -10,10 +10,10 @@ from offtune.worker.pace import Pace, memory_drift, time_drift
 MB = 10**6
 
 
-def steps_until_over(pace: Pace, step_s, micros=(), level_bytes=lambda step: 0) -> int:
+def steps_until_over(pace: Pace, step_s, micros=(), level_bytes=lambda step: 0, used_bytes=None) -> int:
     """How many of the steps a rank makes."""
     for count, each in enumerate(step_s, 1):
-        pace.book(each, tuple(micros), level_bytes(count))
+        pace.book(each, tuple(micros), level_bytes(count), used_bytes)
         if pace.is_over():
             return count
     raise AssertionError("it goes on")
@@ -58,6 +58,15 @@ def test_a_trial_that_is_certainly_slower_than_the_best_ends(make_pace) -> None:
     assert steps_until_over(slower, scattered) == 3
     assert slower.stopped == "worse"
     assert steps_until_over(make_pace(best_step_s=0.97), scattered * 2) == 8
+
+
+def test_a_trial_over_its_limit_ends_however_little_its_speed_is_known(make_pace) -> None:
+    scattered, limit_bytes = [0.5, 0.6, 0.4] * 3, make_pace()._limit_bytes
+    over = make_pace(over_steps=3)
+    assert steps_until_over(over, scattered, used_bytes=limit_bytes + 1) == 3
+    assert over.stopped == "over"
+    assert steps_until_over(make_pace(over_steps=1), scattered, used_bytes=limit_bytes) == 8
+    assert steps_until_over(make_pace(5, accuracy_share=None), scattered, used_bytes=limit_bytes + 1) == 5
 
 
 def test_memory_that_grows_with_every_step_is_a_drift(make_pace) -> None:

@@ -275,3 +275,10 @@ def test_ranks_that_measure_until_it_is_known_stop_together(runner, make_trial):
     assert len(result.losses) == len(result.step_s)
     low, high = result.step_interval_s
     assert 0 <= low <= high > 0
+
+
+def test_a_trial_over_its_budget_is_over_after_as_many_steps_as_are_wanted(runner, make_trial):
+    rule = StopRule(accuracy_share=1e-9, over_steps=2)
+    result = runner(make_trial("zero2", steps=20, stop=rule, limit_bytes=10 * 2**20))
+    assert result.status is Status.OVER_BUDGET
+    assert (result.stopped, len(result.step_s)) == ("over", 2)

@@ -45,7 +45,7 @@ def simulated(speeds: dict[int, float], noise: float, seed: int, count: int = MO
 
 
 def names_of(ranking: list[Run]) -> list[int]:
-    return [each.number for each in contenders(ranking, "your file", DEFAULTS)]
+    return [each.number for each in contenders(ranking, "your file", DEFAULTS, Limits(device_bytes=1000))]
 
 
 def test_the_fastest_meets_the_simplest_that_is_near_and_steady() -> None:
@@ -57,6 +57,9 @@ def test_the_fastest_meets_the_simplest_that_is_near_and_steady() -> None:
     assert names_of([fastest, near, baseline, simple]) == [1, 4, 0]
     assert names_of([fastest, near, slow]) == [1, 2]
     assert names_of([drifting]) == [3]
+    tight = ended(6, 9.8, used=985, point=DEFAULTS)
+    assert names_of([fastest, tight, simple]) == [1, 4]
+    assert names_of([fastest, tight, slow]) == [1, 6]
 
 
 def test_no_more_than_three_meet_whatever_leads() -> None:

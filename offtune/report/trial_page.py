@@ -29,6 +29,7 @@ _STOPPED: dict[Stopped, str] = {
     "": "",
     "tight": "its step time was known well enough",
     "worse": "it was certainly slower than the best",
+    "over": "it had used more memory than it may",
     "drift": "it drifted",
     "most": "it had made all the steps it may",
 }

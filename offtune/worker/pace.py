@@ -1,4 +1,4 @@
-"""How long a rank goes on measuring: until its step time is known, it is certainly slower, or it drifts.
+"""How long a rank goes on measuring: until its step time is known, it is certainly slower or over, or drifts.
 
 Covered: the decision and what it is made of. All ranks follow rank 0, so that none waits for another in a
 collective. Not covered: timing the steps (`record.py`, `phases.py`).
@@ -30,26 +30,33 @@ _STEPS_TO_GROW = 5
 _LEAST_GROWTH_BYTES = 2 * 2**20
 # Caches fill ever more slowly, and heaps go up and down; a leak keeps its pace.
 _STEADY_SHARE = 0.5
-_CODES: tuple[Stopped, ...] = ("", "tight", "worse", "drift", "most")
+_CODES: tuple[Stopped, ...] = ("", "tight", "worse", "over", "drift", "most")
 
 
 class Pace:
     """The measured steps of one rank, and whether they are enough."""
 
     def __init__(self, spec: TrialSpec) -> None:
-        self._rule, self._most = spec.stop, spec.steps
+        self._rule, self._most, self._limit_bytes = spec.stop, spec.steps, spec.limit_bytes
         self._device = spec.device  # "cuda" is the rank's current card
         self._alone = spec.workload.world_size == 1
         self._step_s: list[float] = []
         self._micro_s: list[tuple[float, ...]] = []
         self._levels: list[int] = []
+        self._used_bytes: int | None = None
         self.stopped: Stopped = ""
 
-    def book(self, step_s: float, micro_s: tuple[float, ...], level_bytes: int) -> None:
-        """A measured step: its time, those of its micro-steps where known, the memory held after it."""
+    def book(
+        self, step_s: float, micro_s: tuple[float, ...], level_bytes: int, used_bytes: int | None
+    ) -> None:
+        """A measured step: its time, those of its micro-steps where known, the memory held after it.
+
+        `used_bytes`: the most device memory that was used so far, as it is held against the budget.
+        """
         self._step_s.append(step_s)
         self._micro_s.append(micro_s)
         self._levels.append(level_bytes)
+        self._used_bytes = used_bytes
 
     def interval(self) -> Interval | None:
         """What is known of the step time, in seconds."""
@@ -74,12 +81,17 @@ class Pace:
         known = self.interval()
         if self.unsafe():
             return "drift"
+        if self._is_over_limit() and len(self._step_s) >= rule.over_steps:
+            return "over"
         if known is not None and len(self._step_s) >= self._least(rule):
             if known.half_share <= rule.accuracy_share:
                 return "tight"
             if rule.best_step_s is not None and known.low > rule.best_step_s * (1 + _WORSE_SHARE):
                 return "worse"
         return "most" if len(self._step_s) >= self._most else ""
+
+    def _is_over_limit(self) -> bool:
+        return self._used_bytes is not None and self._used_bytes > self._limit_bytes
 
     def _least(self, rule: StopRule) -> int:
         many = bool(self._micro_s) and len(self._micro_s[0]) >= _MICRO_STEPS_FOR_ONE

@@ -152,7 +152,7 @@ class Record:
         self.diverged = self.diverged or (loss is not None and not math.isfinite(loss))
         if measured:
             self.step_s.append(step_s)
-            self.pace.book(step_s, self.clock.micro_s, self._held_bytes())
+            self.pace.book(step_s, self.clock.micro_s, self._held_bytes(), self._peaks().used_device_bytes)
         self.steps_done += 1
 
     def done(self, engine: Any, step_tokens: float | None = None) -> RankReport:

@@ -27,7 +27,6 @@ from offtune import scratch
 from offtune.script_start import ScriptStart
 from offtune.trial import TrialSpec, dump, load
 from offtune.worker import rank as rank_process
-from offtune.worker import script
 from offtune.worker.preload import preload
 
 EX_SOFTWARE = 70  # sysexits.h: a child's body raised or returned instead of ending its process
@@ -147,6 +146,8 @@ def _be_rank(spec: TrialSpec, rank: int) -> None:
 
 
 def _be_script(spec: TrialSpec, start_path: str) -> None:
+    from offtune.worker import script  # loads torch: not before `preload`, which does it faster
+
     rank_process.redirect_output(spec, 0)
     script.be(spec, load(ScriptStart, Path(start_path).read_bytes()))
 

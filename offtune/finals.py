@@ -96,11 +96,11 @@ class Finals:
         return plan if plan is not None and plan.measured == self.search.study.measured_count() else None
 
     def _new_plan(self) -> Plan | None:
-        before = self._ranking()
+        before = self._new_ranking()
         if not before:
             return None
         simple = self._simplified(before)
-        ranking = self._ranking()
+        ranking = self._new_ranking()
         found = winner.contenders(ranking, self.own_label, self._defaults, self.limits)
         names = [run.number for run in found]
         simple = simple if simple in names else None
@@ -166,7 +166,9 @@ class Finals:
     def _with_stand_in(self, plan: Plan) -> Plan:
         """The plan, with the next best run where nothing that the search found has held so far."""
         found = [run for run in self._ranking() if not is_baseline(run)]
-        rejected = {each.run for each in winner.rejected_of(self._repeats(), plan)}
+        rejected = {each.run for each in winner.rejected_of(self._repeats(), plan)}.intersection(
+            plan.contenders
+        )
         held = any(run.number in plan.contenders and run.number not in rejected for run in found)
         new = winner.stand_in(found, plan, self._repeats())
         if held or new is None or len(rejected) > _MOST_STAND_INS or self._time_is_up():
@@ -266,6 +268,11 @@ class Finals:
     def _ranking(self) -> list[Run]:
         fitting = [run for run in self._runs() if is_measured(run) and best_run((run,), self.limits)]
         return sorted(fitting, key=rank)
+
+    def _new_ranking(self) -> list[Run]:
+        """Without the runs that did not hold in earlier finals."""
+        failed = {each.run for each in self._repeats() if each.fault}
+        return [run for run in self._ranking() if run.number not in failed]
 
     def _rounds(self, plan: Plan) -> list[dict[int, float]]:
         return winner.rounds_of(self._repeats(), plan)

@@ -41,6 +41,16 @@ class Repeat:
         ended = self.status not in (None, Status.INTERRUPTED)
         return ended and (self.finals, self.round) == (finals, round_)
 
+    @property
+    def fault(self) -> str:
+        """What speaks against the run: that it failed, or that something grew all through the longer run."""
+        if self.result is None or self.status in (None, Status.INTERRUPTED):
+            return ""
+        if self.status is Status.OK:
+            return self.result.unsafe if self.kind == "confirmation" else ""
+        when = "in a longer run" if self.kind == "confirmation" else "when it was repeated"
+        return f"{str(self.status).replace('_', ' ')} {when}. {self.result.reason}".strip()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

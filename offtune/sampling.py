@@ -1,15 +1,16 @@
 """Optuna's side of a study: draw raw parameters, queue them, tell a score.
 
-Covered: samplers, Optuna's storage and its troubles. Sampling keeps no state of its own: each draw comes from
+Covered: Optuna's storage and its troubles. Sampling keeps no state of its own: each draw comes from
 a fresh sampler seeded by the study's seed and the number of trials told so far, so a study that was
 interrupted goes on as if it had not been (tpe, random, gp; qmc counts its draws in the database, lost ones
-too). Not covered: what the parameters mean and our own rows (`study.py`).
+too). Not covered: samplers (`sampling_by_name`, `sampling_strategy`), what the parameters mean and our own
+rows (`study.py`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,21 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.samplers import (
-    BaseSampler,
-    BruteForceSampler,
-    GPSampler,
-    QMCSampler,
-    RandomSampler,
-    TPESampler,
-)
+from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
 from offtune.beliefs import Seen
-from offtune.convergence import STRATEGY
-from offtune.errors import StoreError, StudyMismatch, UsageError
-from offtune.sampling_strategy import StrategySampler, seeding
+from offtune.errors import StoreError, StudyMismatch
+from offtune.records import Origin
+from offtune.sampling_by_name import make_sampler
+from offtune.sampling_strategy import StrategySampler, amended, seeding
 from offtune.score import Score
 from offtune.store import Store
 from offtune.trial import Point
@@ -55,57 +50,6 @@ _RETRY_OF = "retry_of"
 _WRAPPERS = (StorageInternalError, AssertionError, UnboundLocalError)
 
 
-class _Grid(BruteForceSampler):
-    """Every point once. Optuna 5.0.0 would stop a study it does not run, and trips over an empty point."""
-
-    def after_trial(self, *_: object, **__: object) -> None:
-        """Nothing: that the space is exhausted is seen by the search."""
-
-    @staticmethod
-    def _populate_tree(tree: Any, trials: Any, params: Any) -> None:
-        # The person's own file is a trial without parameters.
-        BruteForceSampler._populate_tree(tree, [trial for trial in trials if trial.params], params)
-
-
-# From the study's seed and the seed of one draw.
-SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
-    "tpe": lambda study_seed, draw_seed: TPESampler(seed=draw_seed),
-    "random": lambda study_seed, draw_seed: RandomSampler(seed=draw_seed),
-    "gp": lambda study_seed, draw_seed: GPSampler(
-        seed=draw_seed, independent_sampler=TPESampler(seed=draw_seed)
-    ),
-    "qmc": lambda study_seed, draw_seed: QMCSampler(
-        seed=study_seed,
-        scramble=True,
-        independent_sampler=RandomSampler(seed=draw_seed),
-        warn_independent_sampling=False,
-    ),
-    # Optuna's own GridSampler knows no conditions.
-    "grid": lambda study_seed, draw_seed: _Grid(seed=draw_seed),
-}
-
-
-def make_sampler(name: str, study_seed: int = 0, draw_seed: int = 0) -> BaseSampler:
-    """The sampler of that name. Raises UsageError where there is none, or a package is missing.
-
-    Ours needs a strategy, which is the study's; here it is only checked that the name is known.
-    """
-    if name == STRATEGY:
-        return RandomSampler(seed=draw_seed)
-    if name not in SAMPLERS:
-        known = ", ".join((STRATEGY, *SAMPLERS))
-        raise UsageError(f"--sampler: there is no '{name}'.", f"Samplers are: {known}.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        try:
-            return SAMPLERS[name](study_seed, draw_seed)
-        except ImportError as error:
-            raise UsageError(
-                f"--sampler {name} needs a package that is not installed: {error.name}.",
-                "Install scipy, or leave out --sampler.",
-            ) from error
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
     """One Optuna trial: number, raw parameters, what was noted with it, whether Optuna knows its end."""
@@ -114,6 +58,17 @@ class Draw:
     raw: dict[str, Any]
     attributes: dict[str, Any]
     ended: bool
+
+    @property
+    def origin(self) -> Origin:
+        """Who chose the point."""
+        found: Origin = self.attributes.get("origin", "search")
+        return found
+
+    @property
+    def label(self) -> str:
+        """What the point is called; "" for most."""
+        return str(self.attributes.get("label", ""))
 
 
 class Sampling:
@@ -202,6 +157,13 @@ class Sampling:
                 attributes=dict(trial.user_attrs),
                 ended=trial.state.is_finished(),
             )
+
+    def amend(self, number: int, score: Score) -> None:
+        """Let the strategy take a told draw for what `score` says from now on."""
+        with self._trouble():
+            trial = self._storage.get_trial(self._trial_id(number))
+        if self._strategy and trial.state is TrialState.COMPLETE:
+            self._told[number] = amended(self._strategy.space, trial, score)
 
     def waiting(self) -> int:
         """How many queued draws nobody has asked for yet."""

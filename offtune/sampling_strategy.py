@@ -7,6 +7,8 @@ again, so a resumed study, another process or another worker decides the same fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -17,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from offtune.basis import MOST
 from offtune.beliefs import Seen
 from offtune.knobs import Knob
-from offtune.score import ASSUMED_OVERSHOOT, FAILURE, MARGIN_UNKNOWN
+from offtune.score import ASSUMED_OVERSHOOT, FAILURE, MARGIN_UNKNOWN, Score
 from offtune.space import Space
 from offtune.strategy import Strategy
 from offtune.trial import Point
@@ -106,19 +108,30 @@ def point_of(space: Space, raw: dict[str, Any]) -> Point:
 
 def seen(space: Space, trial: FrozenTrial) -> Seen:
     """What a told trial has shown: its value and constraints (`score.py`), and what is noted beside them."""
-    shares: dict[str, float | None] = {
-        name: None if overshoot >= ASSUMED_OVERSHOOT else 1.0 + overshoot
-        for name, overshoot in trial.constraints.items()
-        if name != FAILURE and overshoot != MARGIN_UNKNOWN
-    }
     return Seen(
         point=point_of(space, trial.params),
         samples_per_s=trial.user_attrs.get(SPEED_ATTRIBUTE, trial.value) or None,
-        shares=shares,
+        shares=_shares(trial.constraints),
         failed=trial.constraints.get(FAILURE, 0.0) > 0,
         noise_share=trial.user_attrs.get(NOISE_ATTRIBUTE),
         chosen=_is_chosen(trial),
     )
+
+
+def amended(space: Space, trial: FrozenTrial, score: Score) -> Seen:
+    """The same once its point was trained again and did not hold, as `score` has it."""
+    # What grew from step to step broke no limit yet; it would not hold either.
+    failed = score.constraints[FAILURE] > 0 or score.feasible
+    return replace(seen(space, trial), shares=_shares(score.constraints), failed=failed)
+
+
+def _shares(constraints: Mapping[str, float]) -> dict[str, float | None]:
+    """Used over allowed memory by limit; None is more than allowed, what is not known is left out."""
+    return {
+        name: None if overshoot >= ASSUMED_OVERSHOOT else 1.0 + overshoot
+        for name, overshoot in constraints.items()
+        if name != FAILURE and overshoot != MARGIN_UNKNOWN
+    }
 
 
 def _is_chosen(trial: FrozenTrial) -> bool:

@@ -21,6 +21,7 @@ from offtune.baseline_order import first_and_last
 from offtune.beliefs import by_itself
 from offtune.bound_peaks import machine_peaks
 from offtune.calibrated_machine import profile_here
+from offtune.conclusion import conclude
 from offtune.config import Options, RunConfig, resolve
 from offtune.convergence import STRATEGY
 from offtune.crew import Crew
@@ -35,7 +36,7 @@ from offtune.records import Limits, Run, StudyRecord, is_measured, utc_now
 from offtune.report.miss import study_limits
 from offtune.report.study_report import keep_effects, read_summary
 from offtune.report.summary import Summary
-from offtune.sampling import make_sampler
+from offtune.sampling_by_name import make_sampler
 from offtune.search import Search, Watcher
 from offtune.space import Space, load_space
 from offtune.store import Store, new_study_name
@@ -158,6 +159,7 @@ def _run(
         search = Search(config=config, store=store, study=study, facts=ready.facts, ops=ready.ops,
                         runner=ready.runner, watcher=progress, crew=crew, judge=judge,
                         foresight=foresight, late=late)  # fmt: skip
+        study.heed(store.repeats.of(record.name))
         search.repair()
         keep_ending(store, record.name, None)
         if config.base is not None:
@@ -167,10 +169,7 @@ def _run(
     notes = [*_notes(config, ready), *_busy(), *_beside_others(crew)]
     progress.start(record, limits, best=study.best(), done=study.measured_count(), time_limit_s=config.time_s,
                    notes=notes)  # fmt: skip
-    ended = search.run()
-    with crew.turn():
-        keep_ending(store, record.name, ended)
-    Finals(search=search, space=ready.space, limits=limits, own_label=AS_IS_LABEL).run()
+    conclude(Finals(search=search, space=ready.space, limits=limits, own_label=AS_IS_LABEL))
     with crew.turn():
         summary = read_summary(store, record)
         keep_effects(store, summary)

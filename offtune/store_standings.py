@@ -8,7 +8,7 @@ result (`brief_runs`). Not covered: single runs and writing (`store.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -36,8 +36,8 @@ class Kinds:
     counts: dict[str, int]
 
 
-def best_of(store: Store, study: str, limits: Limits) -> Run | None:
-    """The fastest measured run within `limits`, whole, as `records.best_run` has it."""
+def best_of(store: Store, study: str, limits: Limits, *, without: Collection[int] = ()) -> Run | None:
+    """The fastest measured run within `limits`, whole, as `records.best_run` has it; but for some numbers."""
     columns = schema.outcomes.c
     conditions = [
         columns.study == study,
@@ -45,6 +45,7 @@ def best_of(store: Store, study: str, limits: Limits) -> Run | None:
         columns.samples_per_s.is_not(None),
         columns.status.in_([str(status) for status in WITH_THROUGHPUT]),
         columns.used_device_bytes <= limits.device_bytes,
+        columns.number.not_in(without),
     ]
     if limits.host_bytes is not None:
         conditions.append(columns.used_host_bytes.is_(None) | (columns.used_host_bytes <= limits.host_bytes))

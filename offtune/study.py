@@ -8,6 +8,7 @@ workers share a study, makes each call in a turn of its own (`Crew.turn`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from offtune.errors import StoreError
 from offtune.lock import refusal
 from offtune.recording import read_timelines
 from offtune.records import Judge, Limits, Origin, Run, as_it_is, is_measured
+from offtune.repeats import Repeat
 from offtune.sampling import AS_IS, EXPECTED_GAIN, Draw, Sampling
 from offtune.sampling_strategy import NOISE_ATTRIBUTE, SPEED_ATTRIBUTE
 from offtune.score import score
@@ -90,11 +92,13 @@ class Study:
         self._judge = judge
         strategy = Strategy(space=space, guess=guess) if sampler == STRATEGY else None
         self._sampling = Sampling(store, name, seed=seed, sampler=sampler, strategy=strategy)
+        self._failed: set[int] = set()  # runs that did not hold when they were trained again
+        self._gains_before = 0  # expected when these had not failed yet
 
     def ask(self) -> Proposal:
         """The next point to try: a queued one, or one from the sampler."""
         draw, point = self._sampling.ask(self._space)
-        return Proposal(number=draw.number, point=point, origin=_origin(draw), label=_label(draw))
+        return Proposal(number=draw.number, point=point, origin=draw.origin, label=draw.label)
 
     def enqueue(self, point: Point, origin: Origin, label: str) -> None:
         """Queue a point (what it leaves open gets its default), once: also after a resume."""
@@ -125,8 +129,8 @@ class Study:
         run = Run(
             study=self.name,
             number=number,
-            origin=_origin(draw),
-            label=_label(draw),
+            origin=draw.origin,
+            label=draw.label,
             point=self._point(draw),
             ds_config=earlier.ds_config,
             fingerprint=earlier.fingerprint,
@@ -143,7 +147,18 @@ class Study:
 
     def best(self, limits: Limits | None = None) -> Run | None:
         """The fastest measured run within the study's limits, or within others."""
-        return best_of(self._store, self.name, limits or self._limits)
+        return best_of(self._store, self.name, limits or self._limits, without=self._failed)
+
+    def heed(self, repeats: Iterable[Repeat]) -> None:
+        """Take runs that did not hold when they were trained again for what they showed then."""
+        for repeat in repeats:
+            if repeat.fault and repeat.result is not None:
+                self._failed.add(repeat.run)
+                self._sampling.amend(repeat.run, score(repeat.result, self._limits))
+
+    def look_anew(self) -> None:
+        """Only what is expected to be gained from now on tells whether to end."""
+        self._gains_before = len(self._sampling.noted(EXPECTED_GAIN))
 
     def converged(self, to_come: int = 0) -> str | None:
         """Why further trials are not worth it; None while they are, or nobody can tell.
@@ -152,7 +167,7 @@ class Study:
         """
         if self._sampling.waiting():
             return None
-        gains = self._sampling.noted(EXPECTED_GAIN)
+        gains = self._sampling.noted(EXPECTED_GAIN)[self._gains_before :]
         noises = [share for share in self._sampling.noted(NOISE_ATTRIBUTE) if share is not None]
         return converged(gains, median(noises) if noises else 0.0, self.measured_count() + to_come)
 
@@ -230,8 +245,8 @@ class Study:
         scored = score(result, self._limits)
         attributes = {
             "status": str(result.status),
-            "origin": _origin(draw),
-            "label": _label(draw),
+            "origin": draw.origin,
+            "label": draw.label,
             "used_device_bytes": result.memory.used_device_bytes,
             SPEED_ATTRIBUTE: result.samples_per_s,
             NOISE_ATTRIBUTE: relative_spread(result.step_s),
@@ -259,10 +274,10 @@ class Study:
         # Without a row nothing was started: a queued point goes back as it was, any other is drawn anew.
         again = not give_up and (run is not None or "origin" in draw.attributes)
         if again:
-            origin = _origin(draw) if run is None else "retry"
+            origin = draw.origin if run is None else "retry"
             kept = {AS_IS: True} if draw.attributes.get(AS_IS) else {}
             self._sampling.queue_again(
-                draw, {"origin": origin, "label": _label(draw), "crashes": crashes, **kept}
+                draw, {"origin": origin, "label": draw.label, "crashes": crashes, **kept}
             )
         self._sampling.fail(number, give_up=give_up)
         return again
@@ -271,15 +286,6 @@ class Study:
         return {
             knob.name: knob.value(draw.raw[knob.name]) for knob in self._space.knobs if knob.name in draw.raw
         }
-
-
-def _origin(draw: Draw) -> Origin:
-    origin: Origin = draw.attributes.get("origin", "search")
-    return origin
-
-
-def _label(draw: Draw) -> str:
-    return str(draw.attributes.get("label", ""))
 
 
 def _left_result(run: Run) -> TrialResult | None:

@@ -130,11 +130,11 @@ def rounds_of(repeats: Iterable[Repeat], plan: Plan) -> list[dict[int, float]]:
 
 
 def rejected_of(repeats: Iterable[Repeat], plan: Plan) -> tuple[Rejected, ...]:
-    """The contenders that failed when they were trained again."""
+    """The runs that failed when they were trained again, in these finals or earlier ones."""
     found: dict[int, Rejected] = {}
     for repeat in repeats:
-        if repeat.finals == plan.finals and (fault := _fault(repeat)):
-            found.setdefault(repeat.run, Rejected(run=repeat.run, reason=fault))
+        if repeat.finals <= plan.finals and repeat.fault:
+            found.setdefault(repeat.run, Rejected(run=repeat.run, reason=repeat.fault))
     return tuple(found.values())
 
 
@@ -144,20 +144,12 @@ def stand_in(ranking: Sequence[Run], plan: Plan, repeats: Iterable[Repeat]) -> R
     Where contenders went over the budget in their longer runs, what used as much in its trial would, too:
     runs that used less come first.
     """
-    over = {each.run for each in repeats if each.finals == plan.finals and each.status is Status.OVER_BUDGET}
+    known = list(repeats)
+    over = {each.run for each in known if each.status is Status.OVER_BUDGET}
     least = min((_used_bytes(run) for run in ranking if run.number in over), default=math.inf)
-    new = [run for run in ranking if run.number not in plan.contenders]
+    gone = {*plan.contenders, *(each.run for each in rejected_of(known, plan))}
+    new = [run for run in ranking if run.number not in gone]
     return min(new, key=lambda run: _used_bytes(run) >= least, default=None)
-
-
-def _fault(repeat: Repeat) -> str:
-    """What speaks against the run: that it failed, or that something grew all through the longer run."""
-    if repeat.result is None or repeat.status is Status.INTERRUPTED:
-        return ""
-    if repeat.status is Status.OK:
-        return repeat.result.unsafe if repeat.kind == "confirmation" else ""
-    when = "in a longer run" if repeat.kind == "confirmation" else "when it was repeated"
-    return f"{str(repeat.status).replace('_', ' ')} {when}. {repeat.result.reason}".strip()
 
 
 def still_in(rounds: Sequence[Mapping[int, float]], names: Sequence[int], baseline: int | None) -> list[int]:
@@ -259,11 +251,11 @@ def winner_of(runs: Iterable[Run], limits: Limits, outcome: Outcome | None) -> R
     fastest = best_run(known, limits)
     if outcome is None or fastest is None:
         return fastest
-    if fastest.number in outcome.plan.contenders:
+    rejected = {each.run for each in outcome.rejected}
+    if fastest.number in rejected.union(outcome.plan.contenders):
         chosen = best_run((run for run in known if run.number == outcome.winner), limits)
         if chosen is not None:
             return chosen
-    rejected = {each.run for each in outcome.rejected}
     return best_run((run for run in known if run.number not in rejected), limits)
 
 

@@ -35,7 +35,7 @@ TABLE = """
     analysis: bound* dashboard effects importance nvml_trace
     analysis: profile trace_events traffic_check
     report: report.*
-    searches: alike finals foresight guesses outlook search selection session trial_spec
+    searches: alike conclusion finals foresight guesses outlook search selection session trial_spec
     command line: cli* __main__
 """
 _LINES = [line.strip().split(":") for line in TABLE.strip().splitlines()]

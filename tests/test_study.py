@@ -13,7 +13,7 @@ import optuna
 import pytest
 from study_samples import LIMITS, PLACEMENTS, measure, result, run, small_space, study_record
 
-from offtune import database, trouble
+from offtune import database, sampling_by_name, trouble
 from offtune.errors import SpaceError, StoreError, StudyMismatch, UsageError
 from offtune.records import Limits, Run
 from offtune.store import Store
@@ -274,7 +274,7 @@ def test_a_sampler_without_its_package_is_a_usage_error(
     def without_scipy(study_seed: int, draw_seed: int) -> optuna.samplers.BaseSampler:
         raise ImportError("No module named 'scipy'", name="scipy")
 
-    monkeypatch.setitem(__import__("offtune.sampling").sampling.SAMPLERS, "gp", without_scipy)
+    monkeypatch.setitem(sampling_by_name.SAMPLERS, "gp", without_scipy)
     with pytest.raises(UsageError, match="scipy"):
         open_study(store, sampler="gp")
 

@@ -81,7 +81,9 @@ def _baseline_wins(outcome: Outcome, label: str) -> str:
 
 
 def _confirmation(summary: Summary, outcome: Outcome) -> str:
-    if outcome.confirmed_steps is None or outcome.winner is None:
+    if outcome.winner is None:
+        return "" if summary.best is None else f"Trial {summary.best.number} was not trained again."
+    if outcome.confirmed_steps is None:
         return "Not confirmed by a longer run: the time was up."
     now, result = outcome.confirmed_samples_per_s or 0.0, _run(summary, outcome.winner).result
     then = (result.samples_per_s if result else None) or now

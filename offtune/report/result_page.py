@@ -20,6 +20,7 @@ from offtune.trial import Status
 from offtune.units import format_bytes, format_rate
 
 REASONS_SHOWN = 3
+_NOT_MEMORY = "No trial failed for memory, so the budget is not the reason."
 _NOISE = "Noise: how far the steps of both runs scatter. A repeated run may differ by more."
 
 
@@ -50,11 +51,13 @@ def nothing_fits_blocks(summary: Summary) -> list[Block]:
     """The message itself, without where to read more."""
     head = f"Nothing fits {_limit_text(summary)}: {count_text(summary)}."
     miss = summary.nearest_miss
+    failed = finals_lines(summary)  # what seemed to fit, and did not hold
     if miss is None:
-        why = "No trial failed for memory, so the budget is not the reason."
-        return [Line(text=head, tone="bad"), *([Line(text=why)] if summary.measured else [])]
+        why = [] if failed or not summary.measured else [Line(text=_NOT_MEMORY)]
+        return [Line(text=head, tone="bad"), *failed, *why]
     return [
         Line(text=head, tone="bad"),
+        *failed,
         Line(text=f"Nearest: trial {miss.run.number} ({describe(miss.run.point, {})})"),
         Line(text=_over_text(summary), indent=2),
         Line(text="What would help:"),

@@ -88,6 +88,9 @@ def summarise(
     trained = [run for run in complete if is_measured(run)]
     # The same question as in `best_run`, so that the two cannot disagree about what fits.
     fitting = [run for run in trained if speed_within(run, limits) is not None]
+    if outcome is not None and limits.device_bytes <= study_limits(study).device_bytes:
+        rejected = {each.run for each in outcome.rejected}
+        fitting = [run for run in fitting if run.number not in rejected]
     chosen = winner_of(fitting, limits, outcome)
     ranking = sorted(fitting, key=lambda run: (run is not chosen, *rank(run)))
     return Summary(
@@ -105,8 +108,13 @@ def summarise(
         infeasible_share=sum(run.status is not Status.OK for run in trained) / len(trained)
         if trained
         else None,
-        outcome=outcome if chosen is not None and outcome and chosen.number == outcome.winner else None,
+        outcome=outcome if outcome and _is_about(outcome, chosen) else None,
     )
+
+
+def _is_about(outcome: Outcome, chosen: Run | None) -> bool:
+    """Whether the finals say something of the winner: that it is theirs, or that nothing held."""
+    return outcome.winner is None or (chosen is not None and chosen.number == outcome.winner)
 
 
 def _with_results(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -1,6 +1,6 @@
 """Wall time of a whole search: `offtune search` as it is, against cold trials chosen by Optuna's TPE.
 
-    python benchmarks/search_speed.py [--budget 190MB] [--rounds N] [--most FACTOR] [--quick] [-o FILE]
+    python benchmarks/search_speed.py [--budget 180MB] [--rounds N] [--most FACTOR] [--quick] [-o FILE]
 
 Both search the default space for the default model of this machine, in turns, each in a process of its own:
 ours until it converges; the other with every trial in new processes, which start as any script does, no
@@ -84,7 +84,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--budget", default="190MB", help="One that binds, by default.")
+    parser.add_argument("--budget", default="180MB", help="One that binds, by default.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most", type=float, default=5.0, help="End of the other, in times ours.")
     parser.add_argument("--quick", action="store_true", help="One short round: a look, not a result.")

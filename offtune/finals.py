@@ -166,10 +166,9 @@ class Finals:
     def _with_stand_in(self, plan: Plan) -> Plan:
         """The plan, with the next best run where nothing that the search found has held so far."""
         found = [run for run in self._ranking() if not is_baseline(run)]
-        rejected = {each.run for each in winner.rejected_of(self._repeats(), plan)}.intersection(
-            plan.contenders
-        )
-        held = any(run.number in plan.contenders and run.number not in rejected for run in found)
+        failed = {each.run for each in winner.rejected_of(self._repeats(), plan)}
+        rejected = failed.intersection(plan.contenders)
+        held = any(run.number in plan.contenders and run.number not in failed for run in found)
         new = winner.stand_in(found, plan, self._repeats())
         if held or new is None or len(rejected) > _MOST_STAND_INS or self._time_is_up():
             return plan

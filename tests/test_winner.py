@@ -57,6 +57,8 @@ def test_the_fastest_meets_the_simplest_that_is_near_and_steady() -> None:
     assert names_of([fastest, near, baseline, simple]) == [1, 4, 0]
     assert names_of([fastest, near, slow]) == [1, 2]
     assert names_of([drifting]) == [3]
+    behind = ended(7, 9.8, point={**strange, "micro_batch": 8})
+    assert names_of([fastest, behind, slow]) == [1], "neither simpler nor as fast"
     tight = ended(6, 9.8, used=985, point=DEFAULTS)
     assert names_of([fastest, tight, simple]) == [1, 4]
     assert names_of([fastest, tight, slow]) == [1, 6]

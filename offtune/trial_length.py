@@ -16,8 +16,9 @@ from offtune.units import parse_share
 # Steps of a trial whose speed is not known before: a noisy machine would go on for ever.
 MOST_STEPS = 8
 ACCURACY_SHARE = 0.02
-# Baselines are what speeds and losses are compared with; damage shows in losses only after some updates.
-BASELINE_STEPS = 5
+# Baselines are what speeds are compared with, and the first that trains is what losses are: damage shows in
+# them only after some updates.
+FIRST_BASELINE_STEPS, BASELINE_STEPS = 5, 3
 # Repeats: what differs from process to process is more than what further steps of one could tell.
 REPEAT_STEPS = 3
 CONFIRMATION_STEPS = 20
@@ -43,9 +44,11 @@ def rule_for(rule: StopRule | None, most: int, *, is_baseline: bool, best: Run |
     rule = replace(rule, best_step_s=known[1] if known else None)
     if not is_baseline:
         return rule
-    least = min(BASELINE_STEPS, most)
-    # While nothing fits, a baseline over the budget is what losses are compared with.
-    return replace(rule, least_steps=least, over_steps=least if best is None else rule.over_steps)
+    if best is not None:
+        return replace(rule, least_steps=min(BASELINE_STEPS, most))
+    # While nothing fits, one over the budget may be what losses are compared with.
+    least = min(FIRST_BASELINE_STEPS, most)
+    return replace(rule, least_steps=least, over_steps=least)
 
 
 def repeat_rule(rule: StopRule | None, most: int) -> StopRule | None:

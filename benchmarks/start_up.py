@@ -109,7 +109,7 @@ def _options() -> argparse.Namespace:
 def _interleaved(
     runner: TrialRunner, ranks: int, threads: int, ready: tuple[str, ...], repeats: int
 ) -> dict[str, list[Start]]:
-    """Each way once a round; a first warm trial, which reads from the disk, is left out."""
+    """Each way once a round, another first in each; a first warm trial, which reads the disk, is left out."""
     ways: dict[str, Callable[[TrialSpec], Start]] = {
         "warm": lambda spec: _trial(runner, spec),
         "cold": lambda spec: _trial(lambda one: run_trial(one, ColdRanks, "cold"), spec),
@@ -117,9 +117,10 @@ def _interleaved(
     }
     ways["warm"](_spec(ranks, threads, ready))
     found: dict[str, list[Start]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, way in ways.items():
-            found[name].append(way(_spec(ranks, threads, ready)))
+    for number in range(repeats):
+        first = number % len(ways)
+        for name in (*list(ways)[first:], *list(ways)[:first]):
+            found[name].append(ways[name](_spec(ranks, threads, ready)))
     return found
 
 

@@ -41,7 +41,8 @@ def opening(plan: Plan) -> str:
 
 def line(repeat: Repeat, run: Run, result: TrialResult) -> str:
     """One repeat in one line."""
-    where = f"round {repeat.round}" if repeat.round else f"{len(result.step_s)} steps"
+    steps = len(result.step_s)
+    where = f"round {repeat.round}" if repeat.round else f"{steps} step{'s' if steps != 1 else ''}"
     speed = (
         format_rate(result.samples_per_s)
         if result.status is Status.OK

@@ -21,7 +21,7 @@ from offtune.trial import Point, Status
 # measured within it of the best may well be the best.
 NEAR_SHARE = 0.05
 _MOST_CONTENDERS = 3
-# Nine of ten longer runs use at most so much more memory than the trial did (llama-5m, CPU accelerator).
+# Nine of ten longer runs used at most so much more memory than their trial (twelve; CPU accelerator).
 _ROOM_SHARE = 0.02
 # Contenders nearer than this are equal: no choice between them is worth a stranger configuration.
 TIE_SHARE = 0.02

@@ -27,6 +27,7 @@ from offtune import scratch
 from offtune.script_start import ScriptStart
 from offtune.trial import TrialSpec, dump, load
 from offtune.worker import rank as rank_process
+from offtune.worker.own_pages import take_own_pages
 from offtune.worker.preload import preload
 
 EX_SOFTWARE = 70  # sysexits.h: a child's body raised or returned instead of ending its process
@@ -142,6 +143,7 @@ def _join_group(pid: int, group: int) -> None:
 
 def _be_rank(spec: TrialSpec, rank: int) -> None:
     rank_process.redirect_output(spec, rank)
+    take_own_pages()
     rank_process.be(spec, rank, forked=True)
 
 
@@ -149,6 +151,7 @@ def _be_script(spec: TrialSpec, start_path: str) -> None:
     from offtune.worker import script  # loads torch: not before `preload`, which does it faster
 
     rank_process.redirect_output(spec, 0)
+    take_own_pages()
     script.be(spec, load(ScriptStart, Path(start_path).read_bytes()))
 
 

@@ -4,9 +4,9 @@
 
 The ways take turns on the default model of a search without CUDA (llama-5m): ZeRO stage 2, 2 + 5 steps, one
 and two ranks of the CPU accelerator. Measured for each: seconds from the request to the end of the first
-optimizer step, and seconds of the whole trial beside its measured steps (after the first two); then, over these
-and as many further pairs as `--pairs` says, the throughput of warm trials over that of the cold ones beside
-them, and what the warm server holds before and after many short trials.
+optimizer step, and seconds of the whole trial beside its measured steps (after the first two); then, over
+these and `--pairs` further pairs, the throughput of warm trials over that of the cold ones beside them, and
+what the warm server holds before and after many short trials.
 
 Exit code 1 when a goal is missed: warm to the first step at most 2.5 s and 8 times less than the launcher,
 the same throughput within the noise (the 95 % interval holds 1), a server that keeps its memory, files and
@@ -37,7 +37,7 @@ from offtune.intervals import t95
 from offtune.launch import ColdRanks, child_environment
 from offtune.models import resolve_model
 from offtune.runner import TrialRunner, run_trial
-from offtune.trial import Facts, Status, TrialSpec, Workload
+from offtune.trial import Facts, Status, TrialResult, TrialSpec, Workload
 
 _MODEL = "llama-5m"
 _SEQ_LEN, _SAMPLES_PER_RANK, _MICRO_BATCH = 128, 8, 4
@@ -151,7 +151,7 @@ def _spec(ranks: int, threads: int, ready: tuple[str, ...]) -> TrialSpec:
     )  # fmt: skip
 
 
-def _trial(run: Callable[[TrialSpec], object], spec: TrialSpec) -> Start:
+def _trial(run: Callable[[TrialSpec], TrialResult], spec: TrialSpec) -> Start:
     result = run(spec)
     scratch.remove_trial(spec.trial_dir, None, spec.token)
     if result.status is not Status.OK or result.first_step_s is None:

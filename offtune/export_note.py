@@ -58,7 +58,7 @@ def _measured(result: TrialResult) -> list[tuple[str, str]]:
         ("optimizer step", _steps(result.step_s)),
         ("device memory", f"{format_bytes(memory.used_device_bytes)} at its peak{source}"),
         ("host memory", f"{format_bytes(memory.used_host_bytes)} at its peak, all ranks"),
-        ("spread of memory", "unknown: a peak is one value a run, and this is one run"),
+        ("spread of memory", "unknown: a peak is one value a run, and that was one run"),
         ("loss check", _loss_words(result.loss_check)),
     ]
 

@@ -18,7 +18,7 @@ from offtune.devices import free_gpus
 from offtune.finals_notes import keep, kept, line, opening
 from offtune.lock import Owner
 from offtune.records import SIMPLER_LABEL, Limits, Run, best_run, is_baseline, is_measured, rank
-from offtune.repeats import Outcome, Plan, Repeat
+from offtune.repeats import Outcome, Plan, Repeat, used_bytes_of
 from offtune.search import Search
 from offtune.space import Space
 from offtune.store_standings import briefs
@@ -192,6 +192,7 @@ class Finals:
             rejected=winner.rejected_of(self._repeats(), plan),
             confirmed_steps=len(confirmed.step_s) if confirmed else None,
             confirmed_samples_per_s=confirmed.samples_per_s if confirmed else None,
+            used_bytes=used_bytes_of(self._repeats(), chosen),
         )
 
     def _choice(self, plan: Plan) -> tuple[int | None, tuple[int, ...]]:

@@ -5,6 +5,7 @@ Covered: the records. Not covered: keeping them (`store_repeats.py`), what follo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -50,6 +51,13 @@ class Repeat:
             return self.result.unsafe if self.kind == "confirmation" else ""
         when = "in a longer run" if self.kind == "confirmation" else "when it was repeated"
         return f"{str(self.status).replace('_', ' ')} {when}. {self.result.reason}".strip()
+
+
+def used_bytes_of(repeats: Iterable[Repeat], run: int | None) -> tuple[int, ...]:
+    """Device memory that each repeat of the run used, where it was measured."""
+    results = (repeat.result for repeat in repeats if repeat.run == run and repeat.result)
+    used = (result.memory.used_device_bytes for result in results)
+    return tuple(each for each in used if each is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,7 @@ class Outcome:
 
     `ratios` are over every other contender; `tied` are those that the winner was chosen over although they
     are as fast, for being simpler. `confirmed_steps` is how many steps the winner's confirmation measured,
-    None where there was no time for one.
+    None where there was no time for one. `used_bytes` is the device memory of each of its repeats.
     """
 
     plan: Plan
@@ -111,6 +119,7 @@ class Outcome:
     rejected: tuple[Rejected, ...] = ()
     confirmed_steps: int | None = None
     confirmed_samples_per_s: float | None = None
+    used_bytes: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def over(self, run: int | None) -> Ratio | None:

@@ -158,6 +158,7 @@ def test_the_next_best_that_holds_is_the_winner_where_no_contender_does(hold) ->
     assert outcome.confirmed_steps == len(runs[outcome.winner].result.step_s)
     assert {each.run for each in outcome.rejected} == set(failed)
     assert outcome.winner in outcome.plan.contenders
+    assert len(outcome.used_bytes) == sum(each.run == outcome.winner for each in repeats(finals)) > 0
     assert finals.run() == outcome
 
 

@@ -5,12 +5,14 @@ Covered: words. Not covered: deciding (`winner.py`); what single trials say (`re
 
 from __future__ import annotations
 
+import math
+
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.repeats import Outcome, Ratio
 from offtune.report.page import Block, Line
 from offtune.report.summary import Summary
-from offtune.units import format_rate
+from offtune.units import format_bytes, format_rate
 
 # What repeats of one configuration differ by on a machine that has not changed (docs/trials.md).
 _SAME_SHARE = 0.1
@@ -49,7 +51,8 @@ def finals_lines(summary: Summary) -> list[Block]:
     outcome = summary.outcome
     if outcome is None:
         return []
-    texts = [_confirmation(summary, outcome), _simplification(summary, outcome), _ties(outcome)]
+    texts = [_confirmation(summary, outcome), _memory(summary, outcome)]
+    texts += [_simplification(summary, outcome), _ties(outcome)]
     texts += [f"Trial {each.run} did not hold: {each.reason}" for each in outcome.rejected]
     return [Line(text=text, tone="dim") for text in texts if text]
 
@@ -60,7 +63,7 @@ def finals_note(summary: Summary, run: Run) -> str:
     if outcome is None or outcome.winner is None:
         return ""
     if run.number == outcome.winner:
-        told = [finals_verdict(summary) or "", _confirmation(summary, outcome)]
+        told = [finals_verdict(summary) or "", _confirmation(summary, outcome), _memory(summary, outcome)]
         return " ".join(text for text in told if text)
     ratio = outcome.over(run.number)
     if ratio is None:
@@ -91,6 +94,25 @@ def _confirmation(summary: Summary, outcome: Outcome) -> str:
     if abs(now - then) <= _SAME_SHARE * then:
         return f"{text}."
     return f"{text}, not the {format_rate(then)} of its trial: the machine has changed since the search."
+
+
+def _memory(summary: Summary, outcome: Outcome) -> str:
+    """What all runs of the winner used; where one more run could well use more than it may, what to do."""
+    result = _run(summary, outcome.winner).result if outcome.winner is not None else None
+    own = result.memory.used_device_bytes if result else None
+    if own is None or not outcome.used_bytes:
+        return ""
+    used, limit = (own, *outcome.used_bytes), summary.limits.device_bytes
+    least, most = min(used), max(used)
+    between = " to ".join(dict.fromkeys((format_bytes(least), format_bytes(most))))
+    text = f"Its {len(used)} runs used {between}"
+    if most + (most - least) <= limit:
+        return f"{text}."
+    share = math.ceil(100 * (most - least) / limit) or 1
+    return (
+        f"{text} of {format_bytes(limit)}: another one may go over. "
+        f"`offtune search --headroom {share}%` stays clear of the edge."
+    )
 
 
 def _simplification(summary: Summary, outcome: Outcome) -> str:

@@ -18,6 +18,11 @@ __all__ = ["postgres", "postgres_server"]  # fixtures, found here by pytest
 
 os.environ.setdefault("COLUMNS", "100")
 
+_KERNEL = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+copies_pages = pytest.mark.skipif(
+    _KERNEL < (5, 14), reason="the kernel cannot copy pages on request (MADV_POPULATE_WRITE, Linux 5.14)"
+)
+
 
 def workload(**changes: Any) -> Workload:
     fields: dict[str, Any] = {

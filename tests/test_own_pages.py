@@ -1,10 +1,9 @@
 """After a fork a process has pages of its own, and no more of them than before."""
 
-import os
 import subprocess
 import sys
 
-import pytest
+from conftest import copies_pages
 
 _PROGRAM = """
 import mmap, os, re, sys
@@ -28,15 +27,9 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-# MADV_POPULATE_WRITE
-_LEAST_KERNEL = (5, 14)
 
 
-def _kernel() -> tuple[int, ...]:
-    return tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-
-
-@pytest.mark.skipif(_kernel() < _LEAST_KERNEL, reason="the kernel cannot copy pages on request (before 5.14)")
+@copies_pages
 def test_nothing_stays_shared_and_no_page_comes_to_be() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     shared, still_shared, resident, resident_after, *kept = done.stdout.split()

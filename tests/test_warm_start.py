@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import workload
+from conftest import copies_pages, workload
 
 from offtune import ds_config, ops
 from offtune.command import parse_command
@@ -141,6 +141,24 @@ def test_what_one_script_does_to_its_process_another_does_not_see(both, runner):
     assert both(FACTS)[0][2] == before
     assert (server.num_fds(), server.num_threads()) == (files, threads)
     assert server.children(recursive=True) == []
+
+
+SHARED = """
+import json
+with open("/proc/self/smaps_rollup") as file:
+    lines = [line.split() for line in file.readlines()[1:]]
+with open("facts.json", "w") as file:
+    json.dump({line[0]: 1024 * int(line[1]) for line in lines}, file)
+"""
+
+
+@copies_pages
+def test_a_script_has_memory_of_its_own_as_when_started_cold(both):
+    """Shared with the server would be some 350 MB; of those that nobody can write any more some stay so."""
+    warm, cold = (each[2] for each in both(SHARED))
+    assert warm["Private_Dirty:"] > 200e6
+    assert warm["Shared_Dirty:"] < 50e6
+    assert cold["Shared_Dirty:"] == 0
 
 
 LATE = f"""

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -97,3 +98,12 @@ def _load_ops(ops: Sequence[str]) -> None:
         make = builder(op)
         if make is not None:
             make.load(verbose=False)
+    if os.environ.get("DS_ACCELERATOR") == "cpu":  # elsewhere it asks the GPUs
+        _ask_compatible_ops()
+
+
+def _ask_compatible_ops() -> None:
+    """DeepSpeed asks as it joins a process group, runs a compiler for it, and keeps the answer."""
+    import deepspeed.ops
+
+    getattr(deepspeed.ops, "__compatible_ops__", None)

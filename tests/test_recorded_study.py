@@ -1,7 +1,7 @@
 """The study that ships at the top level opens with today's code; a copy of it, never the file itself."""
 
 import json
-import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,13 @@ RECORDED = Path(__file__).parent.parent / "studies.db"
 
 @pytest.fixture
 def storage(tmp_path: Path) -> str:
-    return str(shutil.copy(RECORDED, tmp_path / "studies.db"))
+    """The file as it was committed: a search in this checkout adds its own study to it."""
+    copy = tmp_path / "studies.db"
+    committed = subprocess.run(
+        ["git", "show", "HEAD:studies.db"], cwd=RECORDED.parent, capture_output=True, check=False
+    )
+    copy.write_bytes(committed.stdout if committed.returncode == 0 else RECORDED.read_bytes())
+    return str(copy)
 
 
 def asked(*arguments: str) -> dict[str, object]:

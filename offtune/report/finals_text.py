@@ -10,6 +10,7 @@ import math
 from offtune.knobs import describe
 from offtune.records import Run
 from offtune.repeats import Outcome, Ratio
+from offtune.report.miss import study_limits
 from offtune.report.page import Block, Line
 from offtune.report.summary import Summary
 from offtune.units import format_bytes, format_rate
@@ -108,7 +109,9 @@ def _memory(summary: Summary, outcome: Outcome) -> str:
     text = f"Its {len(used)} runs used {between}"
     if most + (most - least) <= limit:
         return f"{text}."
-    share = math.ceil(100 * (most - least) / limit) or 1
+    # Headroom is a part of the whole budget, of which the study may have left some free already.
+    usable = study_limits(summary.study).device_bytes / summary.study.budget_bytes
+    share = math.ceil(100 * (1 - usable * (1 - (most - least) / limit)))
     return (
         f"{text} of {format_bytes(limit)}: another one may go over. "
         f"`offtune search --headroom {share}%` stays clear of the edge."

@@ -111,7 +111,7 @@ def _memory(summary: Summary, outcome: Outcome) -> str:
         return f"{text}."
     # Headroom is a part of the whole budget, of which the study may have left some free already.
     usable = study_limits(summary.study).device_bytes / summary.study.budget_bytes
-    share = math.ceil(100 * (1 - usable * (1 - (most - least) / limit)))
+    share = math.ceil(round(100 * (1 - usable * (1 - (most - least) / limit)), 6))  # 20 % is not 21 %
     return (
         f"{text} of {format_bytes(limit)}: another one may go over. "
         f"`offtune search --headroom {share}%` stays clear of the edge."

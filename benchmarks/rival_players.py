@@ -185,6 +185,7 @@ def _ask_and_tell(
     waiting = _enqueue(study, space, first)
     count, repeats = waiting, 0
     gains: list[float | None] = []
+    noise_share = 0.0  # as the sampler believes
     while not game.over and repeats < game.most_repeats:
         before = len(game.played)
         study.sampler = sampler(count)
@@ -196,9 +197,11 @@ def _ask_and_tell(
         _tell(study, trial, game.measure(point, baseline=queued))
         repeats = repeats + 1 if len(game.played) == before else 0
         if isinstance(study.sampler, StrategySampler) and not queued:
-            gains.append(study.sampler.expected_gain)
+            found = study.sampler.proposal
+            gains.append(found.expected_gain if found else None)
+            noise_share = (found.noise_share if found else None) or noise_share
         measured = len(game.played) + len(late)
-        ends = not waiting and converged(gains, game.landscape.noise_share, measured) is not None
+        ends = not waiting and converged(gains, noise_share, measured) is not None
         if late and (ends or measured >= game.trials):
             waiting, late = _enqueue(study, space, late), ()
         elif ends and game.stopped is None:

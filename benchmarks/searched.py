@@ -24,7 +24,7 @@ from offtune.report.study_report import read_summary
 from offtune.store import Store
 from offtune.trial import Status
 from offtune.trial_length import CONFIRMATION_STEPS, confirmation_rule
-from offtune.trial_spec import trial_spec
+from offtune.trial_spec import Before, trial_spec
 from offtune.winner import rotated
 
 COLD = "--cold-process"
@@ -112,7 +112,8 @@ def _means(speeds: Mapping[int, Sequence[float]], count: int) -> list[float | No
 
 
 def _confirmed(ready: prepare.Prepared, run: Run) -> float | None:
-    spec = trial_spec(run, ready.config, ready.facts, ready.ops, ready.config.gpus, None)
+    before = Before(best=None, steps_s=())
+    spec = trial_spec(run, ready.config, ready.facts, ready.ops, ready.config.gpus, before)
     spec = replace(spec, steps=CONFIRMATION_STEPS, stop=confirmation_rule(spec.steps))
     result = ready.runner(spec)
     scratch.remove_trial(spec.trial_dir, spec.swap_dir, spec.token)

@@ -139,6 +139,11 @@ class Beliefs:
         return max(_SPEED_NOISE, median(known)) if known else _SPEED_NOISE
 
     @cached_property
+    def repeat_noise_share(self) -> float:
+        """The noise of a repeat in another process, as a share: what the trials so far leave unexplained."""
+        return math.sqrt(self._process.noise_variance)
+
+    @cached_property
     def _trained(self) -> list[Seen]:
         return [one for one in self.seen if one.samples_per_s and not one.failed]
 

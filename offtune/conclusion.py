@@ -22,6 +22,7 @@ def conclude(finals: Finals) -> None:
         ending = search.run()
         with search.crew.turn():
             keep_ending(search.store, search.study.name, ending)
+        search.watcher.note(ending.text)
         outcome = finals.run()
         if number == _MOST_FINALS or outcome is None or not _goes_on(ending, outcome):
             return

@@ -14,6 +14,8 @@ from offtune.errors import UsageError
 STRATEGY = "offtune"
 # Below this no gain is worth a trial; repeats of one configuration differ by as much on calm machines.
 LEAST_GAIN_SHARE = 0.01
+# Whatever the noise, this is worth one: what trials leave unexplained may be a knob not understood yet.
+_MOST_GAIN_SHARE = 0.04
 # So many proposals in a row must agree: one that is told may open a new region.
 _IN_A_ROW = 3
 # Five baselines and three choices; with fewer baselines, more choices. A later end found nothing better on
@@ -37,9 +39,11 @@ def ends_early(wanted: bool, trials: int | None, sampler: str) -> bool:
 def converged(gains: Sequence[float | None], noise_share: float, measured: int) -> str | None:
     """Why to stop after `measured` trials; None to go on. `gains` are the expected ones, oldest first.
 
+    `noise_share` is that of a trial against its repeat in another process.
+
     A gain of None is not known: nothing fits yet, or the proposal was not made for its gain.
     """
-    threshold = max(noise_share, LEAST_GAIN_SHARE)
+    threshold = min(max(noise_share, LEAST_GAIN_SHARE), _MOST_GAIN_SHARE)
     last = gains[-_IN_A_ROW:]
     if measured < _LEAST_TRIALS or len(last) < _IN_A_ROW:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from offtune import scratch, winner
+from offtune import rounds, scratch, winner
 from offtune.config import RunConfig
 from offtune.devices import free_gpus
 from offtune.finals_notes import keep, kept, line, opening
@@ -131,14 +131,11 @@ class Finals:
 
     def _play(self, plan: Plan) -> None:
         self._try_tight(plan)
-        for number in range(1, winner.MOST_ROUNDS + 1):
-            names = self._names(plan)
-            if len(names) < 2 or winner.is_decided(self._rounds(plan), names):
-                return
-            done = {each.run for each in self._repeats() if each.is_part_of(plan.finals, number)}
+        # A round that was broken off is not taken up again: by now the machine may be in another state.
+        last = max((each.round for each in self._repeats() if each.finals == plan.finals), default=0)
+        for number in range(last + 1, last + 1 + rounds.MOST_ROUNDS):
+            names = rounds.next_round(self._rounds(plan), self._names(plan))
             for name in winner.rotated(names, number):
-                if name in done:
-                    continue
                 if self._time_is_up():
                     return
                 self._repeat(self._spec(name), plan, name, number)
@@ -180,14 +177,14 @@ class Finals:
 
     def _outcome(self, plan: Plan) -> Outcome:
         chosen, tied = self._choice(plan)
-        rounds = self._rounds(plan)
+        held = self._rounds(plan)
         others = [name for name in plan.contenders if name != chosen]
         confirmed = self._confirmation(plan, chosen)
         return Outcome(
             plan=plan,
             winner=chosen,
-            rounds=len(rounds),
-            ratios=winner.ratios_over(rounds, chosen, others) if chosen is not None else (),
+            rounds=len(held),
+            ratios=winner.ratios_over(held, chosen, others) if chosen is not None else (),
             tied=tied,
             rejected=winner.rejected_of(self._repeats(), plan),
             confirmed_steps=len(confirmed.step_s) if confirmed else None,
@@ -203,12 +200,13 @@ class Finals:
         """The contenders that hold and may still win, and the baseline."""
         rejected = {each.run for each in winner.rejected_of(self._repeats(), plan)}
         holding = [name for name in plan.contenders if name not in rejected]
-        return winner.still_in(self._rounds(plan), holding, plan.baseline)
+        return rounds.still_in(self._rounds(plan), holding, plan.baseline)
 
     def _confirmation(self, plan: Plan, name: int | None) -> TrialResult | None:
         """The longer run of a contender, where it was made to its end and held."""
+        sought = (plan.finals, "confirmation", name, Status.OK)
         for each in self._repeats():
-            if each.is_part_of(plan.finals, 0) and each.run == name and each.status is Status.OK:
+            if (each.finals, each.kind, each.run, each.status) == sought:
                 return each.result
         return None
 
@@ -241,7 +239,7 @@ class Finals:
         search = self.search
         spec = search.spec_of(search.store.run(self._study, name), self._gpus())
         steps = min(spec.steps, REPEAT_STEPS) if spec.stop else spec.steps
-        return replace(spec, steps=steps, stop=repeat_rule(spec.stop, steps))
+        return replace(spec, steps=steps, stop=repeat_rule(spec.stop, steps), record=False)
 
     def _longer_spec(self, name: int) -> TrialSpec:
         """Of the same batches, all of full length, at the same limits; ended where it does not hold."""

@@ -1,9 +1,8 @@
 """How well a repeated time is known: its centre and an interval, from few and disturbed samples.
 
-Covered: the interval of one time, of an optimizer step from its micro-steps, of the ratio of two speeds from
-paired rounds. One file for both sides: the child stops by it, the parent judges by it. Not covered: shifts
-from one process to the next, which no samples of one process can show (`finals` repeats whole trials for
-that).
+Covered: the interval of one time, of an optimizer step from its micro-steps, what other trials lend to it.
+One file for both sides: the child stops by it, the parent judges by it. Not covered: shifts from one process
+to the next, which no samples of one process can show (`finals` repeats whole trials for that, `rounds`).
 
 Student's t about the mean of what is left once spikes are taken out: a shared machine gives single samples
 several times the usual time, which say nothing about the configuration, while a bootstrap or the quartiles of
@@ -13,7 +12,7 @@ three to eight samples promise too much (tests/test_intervals.py holds the cover
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
@@ -31,6 +30,11 @@ _LEAST_FOR_SPIKES = 6
 # Neighbours in time are alike; with fewer samples their correlation cannot be told from chance.
 _LEAST_FOR_CORRELATION = 8
 _MOST_CORRELATION = 0.8
+# What other trials say of the scatter weighs as much as so many more samples of this one. Where all scatter
+# alike two would do nearly as well, and more would hide one that does not (docs/winner.md).
+_LENT_DEGREES = 3
+# Trials that tell the usual scatter together; one may have met a bad moment.
+_LEAST_FOR_USUAL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +51,58 @@ class Interval:
         return (self.high - self.centre) / self.centre if self.centre > 0 else math.inf
 
 
-def interval(samples: Sequence[float]) -> Interval | None:
-    """The interval of the usual value; None for fewer than two samples."""
+def interval(samples: Sequence[float], usual_share: float | None = None) -> Interval | None:
+    """The interval of the usual value; None for fewer than two samples.
+
+    `usual_share` is how much such samples scatter elsewhere (`usual_scatter`). Few samples may look alike or
+    apart by chance: theirs and the usual variance are joined, each with its degrees of freedom.
+    """
     if len(samples) < 2:
         return None
     kept = without_spikes(samples)
-    count = _effective_count(kept)
-    return _around(fmean(kept), t95(math.floor(count) - 1) * stdev(kept) / math.sqrt(count))
+    count, centre = _effective_count(kept), fmean(kept)
+    degrees, variance = math.floor(count) - 1, stdev(kept) ** 2
+    if usual_share is not None:
+        lent = _LENT_DEGREES * (usual_share * centre) ** 2
+        variance = (degrees * variance + lent) / (degrees + _LENT_DEGREES)
+        degrees += _LENT_DEGREES
+    return _around(centre, t95(degrees) * math.sqrt(variance / count))
 
 
-def step_interval(step_s: Sequence[float], micro_s: Sequence[Sequence[float]] = ()) -> Interval | None:
+def usual_scatter(trials: Iterable[Sequence[float]]) -> float | None:
+    """How much samples of a trial scatter, a standard deviation as a share of their mean: a median of trials.
+
+    The median variance of few samples is less than the true one: each is raised by what the median of a
+    chi-squared variable falls short of its mean (Wilson and Hilferty, 1931). None for fewer than three trials
+    of two samples or more.
+    """
+    shares = [
+        (stdev(samples) / fmean(samples)) ** 2 / (1 - 2 / (9 * (len(samples) - 1))) ** 3
+        for samples in trials
+        if len(samples) > 1
+    ]
+    return math.sqrt(median(shares)) if len(shares) >= _LEAST_FOR_USUAL else None
+
+
+def step_interval(
+    step_s: Sequence[float], micro_s: Sequence[Sequence[float]] = (), usual_share: float | None = None
+) -> Interval | None:
     """The interval of an optimizer step, in seconds; None where it cannot be said.
 
-    `micro_s` are, for each step, the times of its micro-steps (forward and backward). A step of g of them is
-    g times the usual micro-step and one rest (the update), so that one step of many micro-steps says a lot.
+    `micro_s` are, for each step, the times of its micro-steps (forward and backward), `usual_share` how much
+    whole steps scatter in other trials. What says more is taken: whole steps with that, or micro-steps.
     """
+    by_steps, by_micros = interval(step_s, usual_share), _by_micro_steps(step_s, micro_s)
+    if by_steps is None or by_micros is None or usual_share is None:
+        return by_micros or by_steps
+    return min(by_steps, by_micros, key=lambda known: known.half_share)
+
+
+def _by_micro_steps(step_s: Sequence[float], micro_s: Sequence[Sequence[float]]) -> Interval | None:
+    """A step of g micro-steps is g times the usual one and a rest (the update): one of many says a lot."""
     counts = {len(micros) for micros in micro_s}
     if len(micro_s) != len(step_s) or len(counts) != 1 or counts <= {0, 1}:
-        return interval(step_s)
+        return None
     count = counts.pop()
     micro = interval([each for micros in micro_s for each in micros])
     rests = [whole - sum(micros) for whole, micros in zip(step_s, micro_s, strict=True)]
@@ -111,33 +149,3 @@ def _effective_count(samples: Sequence[float]) -> float:
 def _around(centre: float, half: float) -> Interval:
     # Few scattered samples reach below zero, where no time can be.
     return Interval(centre=centre, low=max(0.0, centre - half), high=centre + half)
-
-
-def ratio_interval(rounds: Sequence[Mapping[int, float]], one: int, other: int) -> Interval | None:
-    """How many times as large `one` is as `other`, from rounds in which both were measured once.
-
-    Within a round both met the same state of the machine, so that only what differs from round to round
-    counts as noise; how much that is, all those measured in every round tell together (two-way layout of
-    the logarithms). None for fewer than two rounds.
-    """
-    both = [each for each in rounds if one in each and other in each]
-    if len(both) < 2 or one == other:
-        return None
-    names = sorted(set.intersection(*(set(each) for each in both)))
-    table = [[math.log(each[name]) for name in names] for each in both]
-    error = t95((len(both) - 1) * (len(names) - 1)) * math.sqrt(2 * _noise_variance(table) / len(both))
-    middle = fmean(math.log(each[one] / each[other]) for each in both)
-    return Interval(centre=math.exp(middle), low=math.exp(middle - error), high=math.exp(middle + error))
-
-
-def _noise_variance(table: Sequence[Sequence[float]]) -> float:
-    """The variance of a single entry once the means of its row and of its column are taken out."""
-    rows = [fmean(row) for row in table]
-    columns = [fmean(column) for column in zip(*table, strict=True)]
-    whole = fmean(rows)
-    squares = sum(
-        (value - rows[i] - columns[j] + whole) ** 2
-        for i, row in enumerate(table)
-        for j, value in enumerate(row)
-    )
-    return squares / ((len(rows) - 1) * (len(columns) - 1))

@@ -6,7 +6,7 @@ Covered: the records. Not covered: keeping them (`store_repeats.py`), what follo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from offtune.lock import Owner
@@ -36,11 +36,6 @@ class Repeat:
     trial_dir: str | None = None
     swap_dir: str | None = None
     token: str = ""
-
-    def is_part_of(self, finals: int, round_: int) -> bool:
-        """Whether it belongs to that round of those finals and came to an end of its own."""
-        ended = self.status not in (None, Status.INTERRUPTED)
-        return ended and (self.finals, self.round) == (finals, round_)
 
     @property
     def fault(self) -> str:
@@ -85,12 +80,16 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How many times as fast the winner is as the run `against`, with the 95 % interval over rounds."""
+    """How many times as fast the winner is as the run `against`, with the 95 % interval.
+
+    `rounds` is in how many both were trained; None of finals that an older offtune held.
+    """
 
     against: int
     value: float
     low: float
     high: float
+    rounds: int | None = None
 
     @property
     def is_clear(self) -> bool:
@@ -99,7 +98,7 @@ class Ratio:
 
     def turned(self, against: int) -> Ratio:
         """The other way round: the run `against` the winner, which this is over."""
-        return Ratio(against=against, value=1 / self.value, low=1 / self.high, high=1 / self.low)
+        return replace(self, against=against, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,3 +124,7 @@ class Outcome:
     def over(self, run: int | None) -> Ratio | None:
         """The winner's ratio over that run; None where it is the winner or was not compared."""
         return next((ratio for ratio in self.ratios if ratio.against == run), None)
+
+    def rounds_of(self, ratio: Ratio) -> int:
+        """In how many rounds the two of a ratio were trained."""
+        return ratio.rounds or self.rounds

@@ -44,6 +44,7 @@ _MARK = "offtune"
 AS_IS = "as_is"
 # What the strategy expected to gain by a draw, over the best before it, as a share.
 EXPECTED_GAIN = "expected_gain"
+REPEAT_NOISE = "repeat_noise"
 _GIVEN_UP = "given_up"
 _RETRY_OF = "retry_of"
 # What Optuna makes of a locked database or a full disk, the real error being behind it (Optuna 5.0.0).
@@ -101,7 +102,10 @@ class Sampling:
                 return _fresh(trial), {}
             point = space.suggest(lambda knob: suggested(trial, knob))
             if isinstance(sampler, StrategySampler) and sampler.has_proposed:
-                trial.set_user_attr(EXPECTED_GAIN, sampler.expected_gain)
+                found = sampler.proposal
+                trial.set_user_attr(EXPECTED_GAIN, found.expected_gain if found else None)
+                if found is not None and found.noise_share is not None:
+                    trial.set_user_attr(REPEAT_NOISE, found.noise_share)
             return _fresh(trial), point
 
     def queue(self, raw: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:

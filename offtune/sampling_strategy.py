@@ -21,7 +21,7 @@ from offtune.beliefs import Seen
 from offtune.knobs import Knob
 from offtune.score import ASSUMED_OVERSHOOT, FAILURE, MARGIN_UNKNOWN, Score
 from offtune.space import Space
-from offtune.strategy import Strategy
+from offtune.strategy import Proposal, Strategy
 from offtune.trial import Point
 
 # User attributes of a trial that say more than its value: throughput also where it went over the budget, and
@@ -34,14 +34,14 @@ _DRAWS_A_SEED = 20
 
 
 class StrategySampler(BaseSampler):
-    """Proposes what `strategy` decides; `expected_gain` is that of the last proposal (None: not known).
+    """Proposes what `strategy` decides; `proposal` is the last one, None where the trial was queued.
 
-    It has not proposed anything where the trial was queued.
+    `has_proposed` also where nothing was left to propose.
     """
 
     def __init__(self, strategy: Strategy, seed: int, told: dict[int, Seen] | None = None) -> None:
         self.has_proposed = False
-        self.expected_gain: float | None = None
+        self.proposal: Proposal | None = None
         self._strategy = strategy
         self._seed = seed
         # By number, filled here: what was told never changes, and is read once.
@@ -70,7 +70,7 @@ class StrategySampler(BaseSampler):
             self._seed,
         )
         self.has_proposed = True
-        self.expected_gain = found.expected_gain if found else None
+        self.proposal = found
         if found is None:
             return {}
         return {

@@ -27,10 +27,10 @@ from offtune.lock import is_same_machine
 from offtune.outlook import Outlook, look
 from offtune.records import QUEUED_LABEL, Judge, Run, as_it_is
 from offtune.store import Store
-from offtune.store_standings import unseen
+from offtune.store_standings import latest_steps, unseen
 from offtune.study import Proposal, Repair, Study
 from offtune.trial import DsConfig, Facts, Point, Status, TrialResult, TrialSpec
-from offtune.trial_spec import trial_spec
+from offtune.trial_spec import Before, trial_spec
 
 # After so many proposals in a row that need no training, what is left of the space is a corner.
 _FRUITLESS_LIMIT = 100
@@ -281,7 +281,8 @@ class Search:
 
     def spec_of(self, run: Run, gpus: tuple[int, ...]) -> TrialSpec:
         """What the runner is given for a run, with scratch of its own."""
-        return trial_spec(run, self.config, self.facts, self.ops, gpus, self.study.best())
+        before = Before(best=self.study.best(), steps_s=latest_steps(self.store, self.study.name))
+        return trial_spec(run, self.config, self.facts, self.ops, gpus, before)
 
 
 _REPAIRED = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 
 from offtune import schema
-from offtune.brief_runs import BriefRun
+from offtune.brief_runs import BriefResult, BriefRun
 from offtune.records import WITH_THROUGHPUT, Limits, Run
 from offtune.store import Store
 from offtune.trial import Status
@@ -22,6 +22,7 @@ from offtune.trial import Status
 _AT_ONCE = 500  # numbers in one condition; SQLite takes 999 variables in old builds
 # Runs that end when so many later ones have been seen are not looked for any more.
 _LATE = 200
+_LATEST = 20  # the machine may have changed since earlier ones
 # The columns of `outcomes` that a result in brief is made of, beside the run's status.
 _FIGURES = ("samples_per_s", "used_device_bytes", "used_host_bytes", "unsafe", "brief")
 
@@ -95,6 +96,15 @@ def unseen(store: Store, study: str, seen: Set[int]) -> Iterator[Run]:
     chunks = [numbers[start : start + _AT_ONCE] for start in range(0, len(numbers), _AT_ONCE)]
     for chunk in chunks:
         yield from store.runs_where(schema.runs.c.study == study, schema.runs.c.number.in_(chunk))
+
+
+def latest_steps(store: Store, study: str) -> list[tuple[float, ...]]:
+    """The measured step times, in seconds, of the study's latest measured runs, the newest first."""
+    columns = schema.outcomes.c
+    query = select(*(getattr(columns, name) for name in (*_FIGURES, "status")))
+    query = query.where(columns.study == study, columns.measured.is_(True))
+    found = store.read(query.order_by(columns.number.desc()).limit(_LATEST))
+    return [BriefResult.of(row).step_s for row in found]
 
 
 def labelled(store: Store, study: str) -> list[Run]:

@@ -32,13 +32,14 @@ _EDGE_CHANCE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A point to measure; `expected_gain` is over the best so far, as a share.
+    """A point to measure; `expected_gain` is over the best so far, `noise_share` that of a trial, as shares.
 
-    It is None where nothing fits yet, and for a step to the edge, whose gain is not in question.
+    Both are None for a step to the edge, whose gain is not in question; the gain also where nothing fits yet.
     """
 
     point: Point
     expected_gain: float | None
+    noise_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,10 @@ class Strategy:
             worth = np.concatenate([worth, more])
             gain = None if gain is None or more_gain is None else np.concatenate([gain, more_gain])
         best = int(np.argmax(worth))
-        return Proposal(point=pool[best], expected_gain=None if gain is None else float(gain[best]))
+        return Proposal(
+            point=pool[best], expected_gain=None if gain is None else float(gain[best]),
+            noise_share=beliefs.repeat_noise_share,
+        )  # fmt: skip
 
     def _around(self, point: Point, seed: int, round_: int) -> Iterator[Point]:
         # The same surroundings for the same seed, whatever else looks good: their guesses are known then.

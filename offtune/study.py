@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from offtune.beliefs import Guesser, by_itself
@@ -23,7 +22,7 @@ from offtune.lock import refusal
 from offtune.recording import read_timelines
 from offtune.records import Judge, Limits, Origin, Run, as_it_is, is_measured
 from offtune.repeats import Repeat
-from offtune.sampling import AS_IS, EXPECTED_GAIN, Draw, Sampling
+from offtune.sampling import AS_IS, EXPECTED_GAIN, REPEAT_NOISE, Draw, Sampling
 from offtune.sampling_strategy import NOISE_ATTRIBUTE, SPEED_ATTRIBUTE
 from offtune.score import score
 from offtune.spread import relative_spread
@@ -168,8 +167,8 @@ class Study:
         if self._sampling.waiting():
             return None
         gains = self._sampling.noted(EXPECTED_GAIN)[self._gains_before :]
-        noises = [share for share in self._sampling.noted(NOISE_ATTRIBUTE) if share is not None]
-        return converged(gains, median(noises) if noises else 0.0, self.measured_count() + to_come)
+        noises = self._sampling.noted(REPEAT_NOISE)
+        return converged(gains, noises[-1] if noises else 0.0, self.measured_count() + to_come)
 
     def measured_count(self) -> int:
         """How many runs count against the trial target."""

@@ -18,7 +18,7 @@ DsConfig = dict[str, Any]
 Point = dict[str, Any]
 DeviceKind = Literal["cpu", "cuda"]
 Precision = Literal["bf16", "fp16", "fp32"]
-Stopped = Literal["tight", "worse", "over", "drift", "most", ""]
+Stopped = Literal["tight", "worse", "over", "drift", "most", "level", ""]
 T = TypeVar("T")
 
 
@@ -104,13 +104,17 @@ class StopRule:
 
     Not before `least_steps`, unless many micro-steps say more. With `best_step_s`, the upper end of what the
     best so far takes, also once it is certainly slower than that. `over_steps` are enough for a trial that
-    has used more memory than it may.
+    has used more memory than it may. `scatter_share` is how much the steps of other trials scatter.
+    With `level_steps`, `level_after` steps are enough where used memory was level for the last so many.
     """
 
     accuracy_share: float
     least_steps: int = 2
     best_step_s: float | None = None
     over_steps: int = 2
+    scatter_share: float | None = None
+    level_steps: int | None = None
+    level_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

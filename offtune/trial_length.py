@@ -6,12 +6,17 @@ which the child does (`worker/pace.py`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from offtune.errors import UsageError
+from offtune.intervals import usual_scatter
 from offtune.records import Run
 from offtune.trial import StopRule
 from offtune.units import parse_share
+
+# Times of the measured steps, in seconds, trial by trial.
+Steps = Sequence[Sequence[float]]
 
 # Steps of a trial whose speed is not known before: a noisy machine would go on for ever.
 MOST_STEPS = 8
@@ -19,9 +24,11 @@ ACCURACY_SHARE = 0.02
 # Baselines are what speeds are compared with, and the first that trains is what losses are: damage shows in
 # them only after some updates.
 FIRST_BASELINE_STEPS, BASELINE_STEPS = 5, 3
-# Repeats: what differs from process to process is more than what further steps of one could tell.
-REPEAT_STEPS = 3
-CONFIRMATION_STEPS = 20
+# Repeats: what differs from process to process is more than what further steps of one could tell. With 2 %
+# from process to process and 1 % from step to step, two steps and more rounds know a ratio sooner than three.
+REPEAT_STEPS = 2
+# The longer run: memory has to stay level for the last of its steps, else it goes on.
+CONFIRMATION_STEPS, CONFIRMATION_LEAST_STEPS, _LEVEL_STEPS = 20, 12, 8
 
 
 def accuracy_share(steps: int | None, given: str | None) -> float | None:
@@ -36,12 +43,17 @@ def accuracy_share(steps: int | None, given: str | None) -> float | None:
     return share
 
 
-def rule_for(rule: StopRule | None, most: int, *, is_baseline: bool, best: Run | None) -> StopRule | None:
-    """Longer for what others are held against, shorter for what is certainly slower than the best."""
+def rule_for(
+    rule: StopRule | None, most: int, *, is_baseline: bool, best: Run | None, steps_s: Steps = ()
+) -> StopRule | None:
+    """Longer for what others are held against, shorter for what is certainly slower than the best.
+
+    `steps_s` are the step times of trials before, which say how much steps usually scatter.
+    """
     if rule is None:
         return None
     known = best.result.step_interval_s if best is not None and best.result is not None else None
-    rule = replace(rule, best_step_s=known[1] if known else None)
+    rule = replace(rule, best_step_s=known[1] if known else None, scatter_share=usual_scatter(steps_s))
     if not is_baseline:
         return rule
     if best is not None:
@@ -57,8 +69,13 @@ def repeat_rule(rule: StopRule | None, most: int) -> StopRule | None:
 
 
 def confirmation_rule(most: int) -> StopRule:
-    """Only that it does not hold ends a confirmation: it drifts, or uses more memory than it may.
+    """That it does not hold ends a confirmation: it drifts, or uses more memory than it may.
 
-    Or the script, where it has made as much as a trial by then.
+    Or that its memory is level after enough steps, or the script, where it has made as much as a repeat by
+    then (`most`).
     """
-    return StopRule(accuracy_share=0.0, least_steps=min(REPEAT_STEPS, most), over_steps=1)
+    least = min(REPEAT_STEPS, most)
+    return StopRule(
+        accuracy_share=0.0, least_steps=least, over_steps=1, level_steps=_LEVEL_STEPS,
+        level_after=CONFIRMATION_LEAST_STEPS,
+    )  # fmt: skip

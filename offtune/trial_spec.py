@@ -5,6 +5,8 @@ Covered: new trials and repeats of old ones. Not covered: which run comes next (
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from offtune import ds_config, prepare, scratch
 from offtune.config import RunConfig
 from offtune.ds_auto import left_to_runtime
@@ -12,19 +14,29 @@ from offtune.ds_zero import placement_text
 from offtune.knob_workload import workload_at
 from offtune.records import Run, is_baseline
 from offtune.trial import DsConfig, Facts, TrialSpec
-from offtune.trial_length import rule_for
+from offtune.trial_length import Steps, rule_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What the trials of a study have shown so far: the best, and step times by which scatter is told."""
+
+    best: Run | None
+    steps_s: Steps
 
 
 def trial_spec(
-    run: Run, config: RunConfig, facts: Facts, ops: tuple[str, ...], gpus: tuple[int, ...], best: Run | None
+    run: Run, config: RunConfig, facts: Facts, ops: tuple[str, ...], gpus: tuple[int, ...], before: Before
 ) -> TrialSpec:
-    """The spec of a run on these GPUs; `best` is the best so far. Its folders are made."""
+    """The spec of a run on these GPUs, after what was shown `before`. Its folders are made."""
     swap_dir = None
     shared_dir = config.nodes.shared_dir if config.nodes else None
     if config.nvme_path is not None and "nvme" in placement_text(run.ds_config):
         swap_dir = str(scratch.make_swap_dir(config.nvme_path, run.study, run.number))
     fields = prepare.spec_fields(config, ops)
-    rule = rule_for(fields["stop"], config.steps, is_baseline=is_baseline(run), best=best)
+    rule = rule_for(
+        fields["stop"], config.steps, is_baseline=is_baseline(run), best=before.best, steps_s=before.steps_s
+    )
     return TrialSpec(
         **{**fields, "workload": workload_at(run.point, config.workload), "gpus": gpus, "stop": rule},
         study=run.study,

@@ -1,7 +1,7 @@
-"""Who wins: contenders of the finals, when a difference or a tie is clear, and the choice.
+"""Who wins: contenders of the finals, and the choice among those that held.
 
 Covered: pure functions over runs and their repeats; everybody who needs the winner asks `winner_of`. Not
-covered: running the finals (`finals.py`), keeping what they gave (`store_repeats.py`).
+covered: what rounds in turn say (`rounds.py`), running them (`finals.py`), keeping them (`store_repeats.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from offtune.convergence import LEAST_GAIN_SHARE
-from offtune.intervals import Interval, ratio_interval, t95
+from offtune.intervals import Interval
 from offtune.knob_workload import CHECKPOINTING
 from offtune.records import Limits, Run, best_run, is_baseline
 from offtune.repeats import Outcome, Plan, Ratio, Rejected, Repeat
+from offtune.rounds import TIE_SHARE, Rounds, leading, ratio_interval, together
 from offtune.trial import Point, Status
 
 # A single trial is up to 8 % off its repeat on a shared machine, and half of that on a calm one: what was
@@ -23,16 +24,6 @@ NEAR_SHARE = 0.05
 _MOST_CONTENDERS = 3
 # Nine of ten longer runs used at most so much more memory than their trial (twelve; CPU accelerator).
 _ROOM_SHARE = 0.02
-# Contenders nearer than this are equal: no choice between them is worth a stranger configuration.
-TIE_SHARE = 0.02
-# A tie is seen where the whole interval of a ratio lies this near to 1; on a calm machine repeats scatter by
-# 2 to 3 %, so that a narrower margin would cost more rounds than the whole search.
-_EQUAL_SHARE = 0.03
-LEAST_ROUNDS, MOST_ROUNDS = 2, 5
-# From so many rounds on the noise is known well enough to call a tie, or to say that more would tell nothing.
-_ROUNDS_FOR_OUTLOOK = 3
-# A clear difference is also worth a figure: '1.34 ± 0.03' and not '1.34 ± 0.3'.
-_PRECISE_SHARE = 0.05
 _LEAST_FOR_EFFECT = 2  # trials with and without a value
 # Where things are and how many samples are in flight is what a configuration is about; it is never reset.
 _KEPT = frozenset({"placement", "micro_batch", "sub_groups", "resident_sixteenths"})
@@ -122,7 +113,7 @@ def _matters(name: str, value: object, default: object, runs: Iterable[Run]) -> 
 
 def rotated(names: Sequence[int], number: int) -> tuple[int, ...]:
     """The names from another one on in every round, so that none always comes after the same."""
-    start = (number - 1) % len(names)
+    start = (number - 1) % max(len(names), 1)
     return (*names[start:], *names[:start])
 
 
@@ -159,63 +150,8 @@ def stand_in(ranking: Sequence[Run], plan: Plan, repeats: Iterable[Repeat]) -> R
     return min(new, key=lambda run: _used_bytes(run) >= least, default=None)
 
 
-def still_in(rounds: Sequence[Mapping[int, float]], names: Sequence[int], baseline: int | None) -> list[int]:
-    """The names that the rounds leave in the race, and the baseline, which the winner is held against."""
-    staying = list(names)
-    for count in range(LEAST_ROUNDS, len(rounds) + 1):
-        complete = _complete(rounds[:count], staying)
-        lead = leading(complete, staying)
-        staying = [name for name in staying if name == baseline or not _is_beaten(complete, lead, name)]
-    return staying
-
-
-def leading(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> int | None:
-    """The fastest of the names over the rounds in which all of them took part; None without such a round."""
-    complete = _complete(rounds, names)
-    if not complete or not names:
-        return None
-    return max(names, key=lambda name: math.prod(each[name] / each[names[0]] for each in complete))
-
-
-def is_decided(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> bool:
-    """Whether each difference to the fastest is clear, or a tie is, or no round that is left would tell."""
-    complete = _complete(rounds, names)
-    lead = leading(complete, names)
-    if lead is None or len(complete) < LEAST_ROUNDS:
-        return False
-    ratios = [ratio_interval(complete, lead, name) for name in names if name != lead]
-    count = len(complete)
-    return all(_is_settled(each, count) or _is_hopeless(each, count, len(names)) for each in ratios)
-
-
-def _is_settled(ratio: Interval | None, rounds: int) -> bool:
-    if ratio is None:
-        return False
-    if rounds < _ROUNDS_FOR_OUTLOOK:
-        # Two rounds often look alike by chance: they only end a race that is not near.
-        return ratio.low > 1 + TIE_SHARE and ratio.half_share <= _PRECISE_SHARE
-    equal = max(ratio.high, 1 / ratio.low) <= 1 + _EQUAL_SHARE
-    return equal or (ratio.low > 1 and ratio.half_share <= _PRECISE_SHARE)
-
-
-def _is_hopeless(ratio: Interval | None, rounds: int, names: int) -> bool:
-    """Whether the last round would find neither a difference nor a tie, were all as it looks now.
-
-    Stopping for that claims nothing: the interval that is told is that of the rounds that were made.
-    """
-    if ratio is None or rounds < _ROUNDS_FOR_OUTLOOK:
-        return False
-    half, distance = math.log(ratio.high / ratio.centre), abs(math.log(ratio.centre))
-    shrunk = half * _t_of(MOST_ROUNDS, names) / _t_of(rounds, names) * math.sqrt(rounds / MOST_ROUNDS)
-    return distance <= shrunk and distance + shrunk > math.log(1 + _EQUAL_SHARE)
-
-
-def _t_of(rounds: int, names: int) -> float:
-    return t95((rounds - 1) * (names - 1))
-
-
 def choose(
-    rounds: Sequence[Mapping[int, float]], names: Sequence[int], runs: Mapping[int, Run], defaults: Point
+    rounds: Rounds, names: Sequence[int], runs: Mapping[int, Run], defaults: Point
 ) -> tuple[int | None, tuple[int, ...]]:
     """The winner among names that held, and those as fast that it was preferred to.
 
@@ -230,13 +166,17 @@ def choose(
     return winner, tuple(name for name in near if name != winner)
 
 
-def ratios_over(
-    rounds: Sequence[Mapping[int, float]], winner: int, names: Iterable[int]
-) -> tuple[Ratio, ...]:
+def ratios_over(rounds: Rounds, winner: int, names: Iterable[int]) -> tuple[Ratio, ...]:
     """The winner's speed over that of each of the names, where two rounds or more had both."""
     found = {name: ratio_interval(rounds, winner, name) for name in names}
     return tuple(
-        Ratio(against=name, value=ratio.centre, low=ratio.low, high=ratio.high)
+        Ratio(
+            against=name,
+            value=ratio.centre,
+            low=ratio.low,
+            high=ratio.high,
+            rounds=together(rounds, winner, name),
+        )
         for name, ratio in found.items()
         if ratio is not None
     )
@@ -264,15 +204,6 @@ def winner_of(runs: Iterable[Run], limits: Limits, outcome: Outcome | None) -> R
         if chosen is not None:
             return chosen
     return best_run((run for run in known if run.number not in rejected), limits)
-
-
-def _complete(rounds: Sequence[Mapping[int, float]], names: Sequence[int]) -> list[Mapping[int, float]]:
-    return [each for each in rounds if all(name in each for name in names)]
-
-
-def _is_beaten(rounds: Sequence[Mapping[int, float]], lead: int | None, name: int) -> bool:
-    ratio = None if lead is None else ratio_interval(rounds, lead, name)
-    return ratio is not None and ratio.low > 1 and ratio.centre > 1 + TIE_SHARE
 
 
 def _is_tie(ratio: Interval | None) -> bool:

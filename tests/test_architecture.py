@@ -27,7 +27,7 @@ TABLE = """
     strategy: strategy
     trials: command_ranks command_verdict launch log_tail multinode op_* ops probe runner verdict
     trials: warm_command
-    studies: ending finals_notes repeats winner
+    studies: ending finals_notes repeats rounds winner
     studies: brief_runs crew database export* loss_check migrate records rows
     studies: sampling* schema score store* study
     settings: base_check budgets calibrate* command_settings config doctor *_checks plan* prepare verify
@@ -56,7 +56,7 @@ OWNERS = {
     "typer": ("offtune.cli",),
     "yaml": ("offtune.space_file", "offtune.hardware_profile"),
     "hjson": ("offtune.ds_text",),
-    "numpy": tuple(f"offtune.{n}" for n in ("beliefs", "features", "residuals", "strategy")),
+    "numpy": tuple(f"offtune.{n}" for n in ("beliefs", "features", "residuals", "rounds", "strategy")),
     "torch": (CHILD,),
     "deepspeed": (CHILD,),
     "transformers": (CHILD,),

@@ -59,6 +59,7 @@ def small(config: dict[str, Any]) -> bool:
 def test_where_nothing_held_the_search_goes_on_to_something_that_does(conclude_with) -> None:
     search = conclude_with(small, baselines=["stage 2"])
     assert any("the search goes on" in text for text in search.watcher.texts)
+    assert any("not expected to gain more than" in text for text in search.watcher.texts), "why it ended"
     summary = read_summary(search.store, search.store.study("s"))
     assert summary.best is not None and small(summary.best.ds_config)
     assert summary.outcome is not None and summary.outcome.winner == summary.best.number

@@ -286,6 +286,15 @@ def test_what_is_over_the_budget_is_measured_briefly_but_while_nothing_fits() ->
     assert repeat_rule(later, 3).over_steps == confirmation_rule(3).over_steps == 1
 
 
+def test_trials_are_told_how_much_steps_scattered_in_those_before() -> None:
+    rule, before = StopRule(accuracy_share=0.02), [(1.0, 1.02), (1.0, 1.01, 0.99), (2.0, 2.02)]
+    known = rule_for(rule, 8, is_baseline=False, best=None, steps_s=before)
+    assert 0.005 < known.scatter_share < 0.03
+    assert repeat_rule(known, 3).scatter_share == known.scatter_share
+    assert repeat_rule(known, 3).least_steps == 2
+    assert rule_for(rule, 8, is_baseline=False, best=None, steps_s=before[:2]).scatter_share is None
+
+
 class OneOther(Alone):
     """A crew with another worker, who lives for the first few times it is asked."""
 

@@ -107,7 +107,9 @@ def test_the_winner_of_the_finals_is_the_winner_everywhere() -> None:
     assert verdict_text(summary) in [getattr(block, "text", "") for block in result_page(summary)]
     shown = document(summary)
     assert shown["best"]["trial"] == shown["finals"]["winner"] == 2
-    assert shown["finals"]["ratios"] == [{"against": 0, "value": 1.34, "low": 1.31, "high": 1.37}]
+    assert shown["finals"]["ratios"] == [
+        {"against": 0, "value": 1.34, "low": 1.31, "high": 1.37, "rounds": None}
+    ]
     page = study_web_report(study_report(summary, ()))
     assert any(tile.value == "1.34 ± 0.03" and "your file" in tile.label for tile in page.tiles)
 

@@ -13,10 +13,10 @@ import pytest
 from offtune import scratch
 from offtune.finals_notes import kept
 from offtune.repeats import Outcome
+from offtune.rounds import LEAST_ROUNDS
 from offtune.store import Store
 from offtune.trial import Status
-from offtune.trial_length import REPEAT_STEPS
-from offtune.winner import LEAST_ROUNDS
+from offtune.trial_length import CONFIRMATION_LEAST_STEPS, REPEAT_STEPS
 
 pytestmark = pytest.mark.train
 
@@ -59,7 +59,7 @@ def test_a_search_ends_with_finals_and_everybody_names_their_winner(tmp_path: Pa
     holding = set(outcome.plan.contenders) - rejected
     assert outcome.winner in holding or not holding
     if not rejected:
-        assert (outcome.confirmed_steps or 0) >= REPEAT_STEPS
+        assert (outcome.confirmed_steps or 0) >= CONFIRMATION_LEAST_STEPS
         assert outcome.rounds >= (LEAST_ROUNDS if len(holding) > 1 else 0)
     best, finals = document["best"] and document["best"]["trial"], document["finals"]
     assert (finals and finals["winner"]) == outcome.winner

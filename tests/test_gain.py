@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_fakes import make_run
 
 from offtune.report.gain import gain, noise_percent, relative_spread
-from offtune.trial import Status
+from offtune.trial import Status, TrialResult
+
+
+def of(*step_s: float) -> TrialResult:
+    return TrialResult(status=Status.OK, step_s=step_s)
 
 
 def test_the_spread_is_half_the_middle_range_over_the_median() -> None:
@@ -20,11 +26,18 @@ def test_one_slow_step_in_ten_hardly_moves_the_spread() -> None:
 
 def test_two_steps_have_no_spread() -> None:
     assert relative_spread((1.0, 1.1)) is None
-    assert noise_percent((1.0, 1.1), (1.0, 1.0, 1.0)) is None
+    assert noise_percent(of(1.0, 1.1), of(1.0, 1.0, 1.0)) is None
+    assert noise_percent(of(1.0, 1.1), None) is None
+
+
+def test_of_two_steps_the_noise_is_how_well_their_time_is_known() -> None:
+    known = replace(of(1.0, 1.02), step_interval_s=(0.98, 1.02))
+    assert noise_percent(known, of(1.0, 1.0, 1.0)) == pytest.approx(2.0)
 
 
 def test_noise_of_a_quotient_adds_in_squares() -> None:
-    assert noise_percent((0.94, 0.97, 1.0, 1.03, 1.06), (0.92, 0.96, 1.0, 1.04, 1.08)) == pytest.approx(5.0)
+    first, second = of(0.94, 0.97, 1.0, 1.03, 1.06), of(0.92, 0.96, 1.0, 1.04, 1.08)
+    assert noise_percent(first, second) == pytest.approx(5.0)
 
 
 def test_a_gain_beyond_the_noise_is_clear_and_one_within_is_not() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from offtune.intervals import interval, step_interval, t95, without_spikes
+from offtune.intervals import interval, step_interval, t95, usual_scatter, without_spikes
 
 _TRIES = 400
 
@@ -96,3 +96,38 @@ def test_few_samples_lose_none_and_quantiles_fall_towards_the_normal_one() -> No
     values = [t95(degrees) for degrees in range(1, 200)]
     assert values == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(1.972, abs=0.005)
+
+
+def test_what_other_trials_scatter_by_is_told_without_bias_and_without_their_spikes() -> None:
+    draw = random.Random(9)
+    for count in (2, 3, 8):
+        many = [[draw.gauss(5, 0.1) for _ in range(count)] for _ in range(2000)]
+        assert usual_scatter(many) == pytest.approx(0.02, rel=0.07)
+    calm = [[1.0, 1.01, 0.99], [2.0, 2.02, 1.98], [1.0, 1.01, 0.99], [1.0, 1.01, 3.0]]
+    assert usual_scatter(calm) == usual_scatter(calm[:3]) == pytest.approx(0.0119, rel=0.01)
+    assert usual_scatter([*calm[:2], [1.0], []]) is None
+
+
+def test_lent_scatter_lets_two_samples_do_and_keeps_its_promise() -> None:
+    draw, held = random.Random(10), 0
+    for _ in range(_TRIES):
+        known = interval([draw.gauss(1, 0.008) for _ in range(2)], 0.008)
+        held += known.low <= 1 <= known.high
+    assert held / _TRIES > 0.94
+    alike, apart = [1.0, 1.001], [1.0, 1.03]
+    assert interval(alike, 0.008).half_share > interval(alike).half_share, "alike by chance"
+    assert interval(apart, 0.008).half_share < interval(apart).half_share
+    assert 0.01 < interval(alike, 0.008).half_share < 0.02
+
+
+def test_a_trial_that_scatters_otherwise_is_believed() -> None:
+    wild = [1.0, 1.2, 0.8, 1.1, 0.9, 1.0]
+    assert interval(wild, 0.005).half_share > 0.5 * interval(wild).half_share
+
+
+def test_micro_steps_and_lent_scatter_whichever_says_more() -> None:
+    steps, micros = [1.0, 1.03], [(0.4, 0.45), (0.45, 0.41)]
+    lent = step_interval(steps, micros, 0.004)
+    assert lent == interval(steps, 0.004)
+    assert lent.half_share < step_interval(steps, micros).half_share
+    assert step_interval(steps, micros, 0.5) == step_interval(steps, micros)

@@ -22,7 +22,8 @@ def steps_until_over(pace: Pace, step_s, micros=(), level_bytes=lambda step: 0, 
 @pytest.fixture
 def make_pace(make_spec):
     def make(most: int = 8, **rule) -> Pace:
-        stop = StopRule(**{"accuracy_share": 0.02, **rule}) if rule.get("accuracy_share", 1) else None
+        asked = rule.get("accuracy_share", 1) is None
+        stop = None if asked else StopRule(**{"accuracy_share": 0.02, **rule})
         return Pace(make_spec({}, steps=most, stop=stop))
 
     return make
@@ -40,6 +41,33 @@ def test_calm_steps_are_few_and_scattered_ones_go_to_the_most(make_pace) -> None
     assert calm.stopped == "tight"
     assert steps_until_over(noisy, [0.5, 0.6, 0.4] * 3) == 8
     assert noisy.stopped == "most"
+
+
+def test_what_other_trials_scatter_by_spares_a_step_and_lets_the_slower_go(make_pace) -> None:
+    steps = [0.500, 0.504, 0.5, 0.5]
+    assert steps_until_over(make_pace(), steps) == 3
+    assert steps_until_over(make_pace(scatter_share=0.006), steps) == 2
+    scattered = [1.00, 1.10, 1.05, 0.98]
+    assert steps_until_over(make_pace(best_step_s=0.5, scatter_share=0.05), scattered) == 2
+
+
+def test_a_longer_run_goes_on_while_its_memory_rises(make_pace) -> None:
+    level = make_pace(20, accuracy_share=0.0, level_steps=8, level_after=12)
+
+    def until_over(pace: Pace, used_bytes) -> int:
+        return next(
+            count
+            for count in range(1, 99)
+            if not pace.book(0.5 + count % 3 / 100, (), 0, used_bytes(count)) and pace.is_over()
+        )
+
+    assert until_over(level, lambda count: 100 * MB) == 12 and level.stopped == "level"
+    rising = make_pace(20, accuracy_share=0.0, level_steps=8, level_after=12)
+    assert until_over(rising, lambda count: (100 + 5 * (count // 5)) * MB) == 20 and rising.stopped == "most"
+    late = make_pace(20, accuracy_share=0.0, level_steps=8, level_after=12)
+    assert until_over(late, lambda count: (100 + 5 * (count >= 6)) * MB) == 14
+    unknown = make_pace(20, accuracy_share=0.0, level_steps=8, level_after=12)
+    assert until_over(unknown, lambda count: None) == 20
 
 
 def test_what_others_are_compared_with_is_measured_longer(make_pace) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
+from round_samples import simulated
 from study_samples import LIMITS, result, run
 
-from offtune.intervals import ratio_interval
 from offtune.records import Limits, Run
 from offtune.repeats import Outcome, Plan, Rejected, Repeat
 from offtune.trial import Status
 from offtune.winner import (
-    MOST_ROUNDS,
     best_baseline,
     choose,
     contenders,
-    is_decided,
     rejected_of,
     rounds_of,
     simpler_point,
     stand_in,
-    still_in,
     winner_of,
 )
 
@@ -32,16 +27,6 @@ def ended(number: int, speed: float, used: int = 500, **more) -> Run:
     unsafe = more.pop("unsafe", "")
     came = result(speed=speed, used=used, unsafe=unsafe)
     return run(number, status=Status.OK, result=came, **more)
-
-
-def simulated(speeds: dict[int, float], noise: float, seed: int, count: int = MOST_ROUNDS):
-    """Rounds on a machine whose state differs from round to round by 10 %, and each repeat by `noise`."""
-    draw = random.Random(seed)
-    rounds = []
-    for _ in range(count):
-        state = draw.gauss(1, 0.1)
-        rounds.append({name: speed * state * draw.gauss(1, noise) for name, speed in speeds.items()})
-    return rounds
 
 
 def names_of(ranking: list[Run]) -> list[int]:
@@ -89,51 +74,6 @@ def test_a_baseline_that_leads_meets_the_best_that_was_found() -> None:
     assert names_of(ranking) == [0, 1]
     assert names_of([ranking[2]]) == [1]
     assert names_of([]) == []
-
-
-def test_rounds_take_out_what_the_state_of_the_machine_does() -> None:
-    held = 0
-    for seed in range(300):
-        ratio = ratio_interval(simulated({1: 13.4, 2: 10.0, 3: 12.0}, 0.02, seed, count=3), 1, 2)
-        assert ratio is not None
-        held += ratio.low <= 1.34 <= ratio.high
-    assert held / 300 > 0.92
-    assert ratio_interval([{1: 2.0, 2: 1.0}], 1, 2) is None
-    assert ratio_interval(simulated({1: 1.0}, 0.1, 0), 1, 1) is None
-
-
-def test_a_clear_difference_is_decided_early_and_noise_is_not() -> None:
-    assert is_decided(simulated({1: 13, 2: 10, 3: 10.5}, 0.005, 1, count=2), [1, 2, 3])
-    assert not is_decided(simulated({1: 10.5, 2: 10, 3: 10.2}, 0.05, 1, count=2), [1, 2, 3])
-    assert not is_decided(simulated({1: 13, 2: 10}, 0.001, 1, count=1), [1, 2])
-
-
-def scattered(ratio: float, half: float) -> list[dict[int, float]]:
-    """Three rounds of two whose ratio scatters by `half` to both sides."""
-    return [{1: ratio * scatter, 2: 1.0} for scatter in (1 - half, 1.0, 1 + half)]
-
-
-def test_a_tie_is_seen_within_a_margin() -> None:
-    assert is_decided(scattered(1.005, 0.008), [1, 2])
-    assert not is_decided(scattered(1.02, 0.011), [1, 2])
-
-
-def test_rounds_that_would_tell_nothing_are_not_made() -> None:
-    assert is_decided(scattered(1.03, 0.05), [1, 2])
-    assert not is_decided(scattered(1.03, 0.05)[:2], [1, 2])
-    assert not is_decided(scattered(1.10, 0.05), [1, 2])
-
-
-def test_who_is_beaten_leaves_but_for_the_baseline() -> None:
-    rounds = simulated({1: 13, 2: 10, 3: 10.5}, 0.005, 1, count=3)
-    assert still_in(rounds, [1, 2, 3], baseline=2) == [1, 2]
-    assert still_in(rounds[:1], [1, 2, 3], baseline=2) == [1, 2, 3]
-
-
-def test_later_rounds_without_the_beaten_do_not_bring_them_back() -> None:
-    rounds = simulated({1: 13, 2: 10, 3: 10.5}, 0.005, 1, count=4)
-    later = [*rounds[:2], *({name: each[name] for name in (1, 2)} for each in rounds[2:])]
-    assert still_in(later, [1, 2, 3], baseline=2) == [1, 2]
 
 
 def test_the_simplest_of_equals_wins_then_the_smallest() -> None:

@@ -56,7 +56,7 @@ def claim_of(summary: Summary, run: Run) -> Claim | None:
         high=ratio.high,
         confidence_share=CONFIDENCE_SHARE,
         verdict="unclear" if not ratio.is_clear else "faster" if ratio.low > 1 else "slower",
-        rounds=outcome.rounds,
+        rounds=outcome.rounds_of(ratio),
         is_tie=ratio.against in outcome.tied or run.number in outcome.tied,
         confirmed_steps=outcome.confirmed_steps if wins else None,
         confirmed_samples_per_s=outcome.confirmed_samples_per_s if wins else None,

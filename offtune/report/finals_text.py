@@ -41,10 +41,10 @@ def finals_verdict(summary: Summary) -> str | None:
     ratio = outcome.over(outcome.plan.baseline)
     if ratio is None:
         return None
-    times = f"{_text(ratio)} times as fast as '{label}'"
+    times, count = f"{_text(ratio)} times as fast as '{label}'", outcome.rounds_of(ratio)
     if ratio.is_clear:
-        return f"{times} (95 %, {outcome.rounds} rounds in turn)."
-    return f"No clear winner: {times} after {outcome.rounds} rounds in turn."
+        return f"{times} (95 %, {count} rounds in turn)."
+    return f"No clear winner: {times} after {count} rounds in turn."
 
 
 def finals_lines(summary: Summary) -> list[Block]:
@@ -69,19 +69,22 @@ def finals_note(summary: Summary, run: Run) -> str:
     ratio = outcome.over(run.number)
     if ratio is None:
         return ""
-    rounds = f"(95 %, {outcome.rounds} rounds in turn)"
+    rounds = f"(95 %, {outcome.rounds_of(ratio)} rounds in turn)"
     return f"the winner, trial {outcome.winner}, is {_text(ratio)} times as fast {rounds}."
 
 
 def _baseline_wins(outcome: Outcome, label: str) -> str:
     near = min(outcome.ratios, key=lambda ratio: ratio.value)
     turned = ratio_text(1 / near.value, 1 / near.high, 1 / near.low)
-    rival = f"the fastest other, trial {near.against}, is {turned} times as fast"
+    rival = (
+        f"the fastest other, trial {near.against}, is {turned} times as fast "
+        f"({outcome.rounds_of(near)} rounds in turn)."
+    )
     if near.against in outcome.tied and near.high - near.low <= 2 * _KNOWN:
-        return f"No measurable difference to '{label}': {rival} ({outcome.rounds} rounds in turn)."
+        return f"No measurable difference to '{label}': {rival}"
     if not near.is_clear:
-        return f"No clear winner, '{label}' is kept: {rival} ({outcome.rounds} rounds in turn)."
-    return f"Nothing found is faster than '{label}': {rival} ({outcome.rounds} rounds in turn)."
+        return f"No clear winner, '{label}' is kept: {rival}"
+    return f"Nothing found is faster than '{label}': {rival}"
 
 
 def _confirmation(summary: Summary, outcome: Outcome) -> str:

@@ -8,13 +8,12 @@ matters is worth a second run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from offtune.records import Run
 from offtune.spread import relative_spread
-from offtune.trial import Status
+from offtune.trial import Status, TrialResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +57,21 @@ def gain(winner: Run | None, baseline: Run, fits: bool) -> Gain:
     return Gain(
         **known,
         percent=100.0 * (winner.result.samples_per_s / rate - 1.0),
-        noise_percent=noise_percent(winner.result.step_s, result.step_s if result else ()),
+        noise_percent=noise_percent(winner.result, result),
         same=winner.number in (baseline.number, baseline.reuse_of),
     )
 
 
-def noise_percent(first: Sequence[float], second: Sequence[float]) -> float | None:
+def noise_percent(first: TrialResult | None, second: TrialResult | None) -> float | None:
     """100 x sqrt(a^2 + b^2) of the two relative spreads: the spread of the quotient of two medians."""
-    a, b = relative_spread(first), relative_spread(second)
+    a, b = _spread(first), _spread(second)
     return None if a is None or b is None else 100.0 * math.hypot(a, b)
+
+
+def _spread(result: TrialResult | None) -> float | None:
+    """How far a run's steps scatter; of two steps, how well its step time is known."""
+    spread = relative_spread(result.step_s) if result else None
+    if spread is not None or result is None or result.step_interval_s is None:
+        return spread
+    low, high = result.step_interval_s
+    return (high - low) / (high + low)

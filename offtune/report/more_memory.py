@@ -88,8 +88,7 @@ def _repeated(ratio: Ratio) -> Lead:
 
 def _doubt(summary: Summary, before: Run, run: Run) -> float:
     """Of one trial against one: what their steps scatter, repeats usually do, and those of the finals did."""
-    steps = [each.result.step_s if each.result else () for each in (before, run)]
-    within = (noise_percent(steps[0], steps[1]) or 0.0) / 100
+    within = (noise_percent(before.result, run.result) or 0.0) / 100
     ratios = summary.outcome.ratios if summary.outcome else ()
     return max([within, NEAR_SHARE, *((ratio.high - ratio.low) / 2 for ratio in ratios)])
 

@@ -96,12 +96,12 @@ def _against_tile(summary: Summary) -> Tile | None:
     """The winner against the baseline: by the finals or, where there were none, by single trials."""
     outcome, gain = summary.outcome, summary.best_gain
     ratio = outcome.over(outcome.plan.baseline) if outcome else None
-    if ratio is not None:
+    if outcome is not None and ratio is not None:
         label = next(run.label for run in summary.runs if run.number == ratio.against)
         return Tile(
             label=f"Times as fast as '{label}'",
             value=ratio_text(ratio.value, ratio.low, ratio.high),
-            note=f"95 %, {outcome.rounds if outcome else 0} rounds in turn",
+            note=f"95 %, {outcome.rounds_of(ratio)} rounds in turn",
             tone="good" if ratio.low > 1 else "plain",
         )
     if gain is None or gain.percent is None or gain.same:

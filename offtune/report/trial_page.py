@@ -32,6 +32,7 @@ _STOPPED: dict[Stopped, str] = {
     "over": "it had used more memory than it may",
     "drift": "it drifted",
     "most": "it had made all the steps it may",
+    "level": "its memory had not risen for a while",
 }
 
 

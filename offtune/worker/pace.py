@@ -30,7 +30,7 @@ _STEPS_TO_GROW = 5
 _LEAST_GROWTH_BYTES = 2 * 2**20
 # Caches fill ever more slowly, and heaps go up and down; a leak keeps its pace.
 _STEADY_SHARE = 0.5
-_CODES: tuple[Stopped, ...] = ("", "tight", "worse", "over", "drift", "most")
+_CODES: tuple[Stopped, ...] = ("", "tight", "worse", "over", "drift", "most", "level")
 
 
 class Pace:
@@ -43,7 +43,7 @@ class Pace:
         self._step_s: list[float] = []
         self._micro_s: list[tuple[float, ...]] = []
         self._levels: list[int] = []
-        self._used_bytes: int | None = None
+        self._used_bytes: list[int | None] = []
         self.stopped: Stopped = ""
 
     def book(
@@ -56,11 +56,12 @@ class Pace:
         self._step_s.append(step_s)
         self._micro_s.append(micro_s)
         self._levels.append(level_bytes)
-        self._used_bytes = used_bytes
+        self._used_bytes.append(used_bytes)
 
     def interval(self) -> Interval | None:
         """What is known of the step time, in seconds."""
-        return step_interval(self._step_s, self._micro_s)
+        usual_share = self._rule.scatter_share if self._rule is not None else None
+        return step_interval(self._step_s, self._micro_s, usual_share)
 
     def unsafe(self) -> str:
         """What grew with every step, in a sentence; "" where nothing did."""
@@ -88,10 +89,20 @@ class Pace:
                 return "tight"
             if rule.best_step_s is not None and known.low > rule.best_step_s * (1 + _WORSE_SHARE):
                 return "worse"
+        if rule.level_steps and len(self._step_s) >= rule.level_after and self._is_level(rule.level_steps):
+            return "level"
         return "most" if len(self._step_s) >= self._most else ""
 
     def _is_over_limit(self) -> bool:
-        return self._used_bytes is not None and self._used_bytes > self._limit_bytes
+        used = self._used_bytes[-1] if self._used_bytes else None
+        return used is not None and used > self._limit_bytes
+
+    def _is_level(self, steps: int) -> bool:
+        """Whether the most memory used has not risen over the last so many steps."""
+        if len(self._used_bytes) <= steps:
+            return False
+        before, now = self._used_bytes[-1 - steps], self._used_bytes[-1]
+        return before is not None and now is not None and now - before < _LEAST_GROWTH_BYTES
 
     def _least(self, rule: StopRule) -> int:
         many = bool(self._micro_s) and len(self._micro_s[0]) >= _MICRO_STEPS_FOR_ONE

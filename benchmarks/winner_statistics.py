@@ -163,9 +163,7 @@ def print_lengths(tries: int) -> bool:
     """The table of trials that stop when known; whether those that scatter alike hold what is promised."""
     kept = True
     print("\nTrials that stop when known to 2 %: steps, and the share of intervals that hold the truth")
-    print(
-        "| noise | odd trials | alone: steps | hold | lent: steps | hold | odd ones alone | odd ones lent |"
-    )
+    print("| noise | odd trials | alone: steps | hold | lent: steps | hold | odd alone | odd lent |")
     print("|--:|---|--:|--:|--:|--:|--:|--:|")
     for odd in (1, 3):
         for noise in _STEP_NOISE:

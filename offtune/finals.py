@@ -135,6 +135,8 @@ class Finals:
         last = max((each.round for each in self._repeats() if each.finals == plan.finals), default=0)
         for number in range(last + 1, last + 1 + rounds.MOST_ROUNDS):
             names = rounds.next_round(self._rounds(plan), self._names(plan))
+            if not names:
+                return
             for name in winner.rotated(names, number):
                 if self._time_is_up():
                     return

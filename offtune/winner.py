@@ -113,7 +113,7 @@ def _matters(name: str, value: object, default: object, runs: Iterable[Run]) -> 
 
 def rotated(names: Sequence[int], number: int) -> tuple[int, ...]:
     """The names from another one on in every round, so that none always comes after the same."""
-    start = (number - 1) % max(len(names), 1)
+    start = (number - 1) % len(names)
     return (*names[start:], *names[:start])
 
 
